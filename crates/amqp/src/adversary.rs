@@ -165,8 +165,8 @@ fn script(before: &[u8], steps: &[(Step, u16)]) -> Vec<u8> {
     octets
 }
 
-/// Checks that our output obeys the protocol. For example, no frame may name a session that has not begun, and no link
-/// may be detached twice.
+/// Checks that all frames written by the connection under test obey AMQP. For example, no frame may name a session that
+/// has not begun, and no link may be detached twice.
 fn check_output(outcome: &FuzzOutcome) {
     let mut octets = BytesMut::from(&outcome.output[..]);
     let mut sessions = HashSet::new();

@@ -1,14 +1,14 @@
-//! Buffers for input and output. A message stays in the pieces in which it was read, so that large payloads are not
-//! copied. Only small pieces are copied.
+//! Buffers for received messages and for a connection's output. A message stays in the pieces in which it was read, so
+//! that large payloads are not copied. Only small pieces are copied.
 use bytes::{Buf, Bytes};
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
-/// Minimum size of a piece that the output keeps without copying it. Copying a smaller piece costs less than an entry
-/// in the system call's vector and a read buffer that has to stay in memory.
+/// Minimum size of a piece that the output keeps without copying it. A smaller piece is copied, because that costs less
+/// than writing it separately and keeping its read buffer in memory.
 const MIN_PIECE_BYTES: usize = 16 << 10;
-/// Minimum size of a piece of input that a message keeps by sharing the read buffer. Smaller input is copied, because a
-/// shared piece of 16 KiB would keep a read buffer of up to 320 KiB in memory.
+/// If at least this many bytes of a message arrive at once, the message shares the read buffer instead of copying them.
+/// Smaller input is copied, because a shared piece of 16 KiB would keep a read buffer of up to 320 KiB in memory.
 const MIN_SHARED_BYTES: usize = 64 << 10;
 
 /// An encoded message, kept in the pieces in which it was read, so that large payloads need not be copied.
@@ -55,7 +55,7 @@ impl EncodedMessage {
         self.push(Bytes::copy_from_slice(octets));
     }
 
-    /// Returns the whole message in one piece. Copies the bytes only if the message has several pieces.
+    /// Returns the whole message in one piece, and copies the bytes only if the message has several pieces.
     pub fn whole(&self) -> Bytes {
         match self.pieces.as_slice() {
             [] => Bytes::new(),
@@ -98,9 +98,9 @@ impl From<Vec<u8>> for EncodedMessage {
 /// everything else is copied into `tail`.
 #[derive(Debug, Default)]
 pub struct OutputBuffer {
-    /// Pieces to write before `tail`, oldest first.
+    /// Output that was queued before the bytes in `tail`, oldest piece first. The socket gets these pieces first.
     pieces: VecDeque<Bytes>,
-    /// Newest bytes of the output, copied from small pieces. The first `tail_written` bytes have already been sent.
+    /// End of the output, into which small pieces are copied. The first `tail_written` bytes have already been sent.
     tail: Vec<u8>,
     tail_written: usize,
     piece_bytes: usize,

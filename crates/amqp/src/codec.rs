@@ -12,7 +12,8 @@ pub enum DecodeError {
     /// The bytes end before the announced length of a value.
     #[error("the value ends before it is complete")]
     Truncated,
-    /// AMQP 1.0 does not define the format code, or a descriptor has a descriptor of its own.
+    /// AMQP 1.0 does not define this format code, the byte that gives the type of a value. The code 0 means that a
+    /// descriptor stands where none is allowed.
     #[error("there is no type with the format code {0:#04x}")]
     NoSuchType(u8),
     /// A frame is longer than its receiver allows.
@@ -36,10 +37,10 @@ const DESCRIBED: u8 = 0x00;
 /// A decoded value, which borrows the bytes in which it was encoded.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Value<'a> {
-    /// Number of the descriptor. `None` if there is no descriptor, or if it is a symbol that AMQP does not define.
+    /// Tells what the value means, such as 0x10 for an open frame. `None` without a descriptor that AMQP defines.
     descriptor: Option<u64>,
     code: u8,
-    /// The bytes of the content, after the constructor and after any size and count.
+    /// Content of the value, without the constructor, the size and the count that precede it.
     body: &'a [u8],
     /// Number of elements of a list, map or array. Each key and each value of a map counts as an element.
     count: u32,
@@ -85,7 +86,7 @@ pub struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// Creates a reader of encoded bytes. Each value is checked only when it is read.
+    /// Creates a reader, which checks each value only when it reads the value.
     pub fn new(octets: &'a [u8]) -> Self {
         Self { rest: octets }
     }
@@ -126,8 +127,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads the rest of a constructor with a descriptor. This is a separate function so that the compiler inlines
-    /// `constructor`, which runs for each of the sixty values of a message.
+    /// Reads the descriptor and format code after `DESCRIBED`. This rare case is kept out of `constructor`, so that the
+    /// compiler inlines `constructor`, which runs for each of about sixty values in a message.
     fn described(&mut self) -> Result<(Option<u64>, u8), DecodeError> {
         let described_by = self.octet()?;
         Ok((self.plain(described_by)?.as_descriptor(), self.octet()?))
@@ -170,8 +171,8 @@ impl<'a> Reader<'a> {
         self.take(length)
     }
 
-    /// Reads the content of a list, map or array, and returns its elements and their count. The encoded size includes
-    /// the count.
+    /// Reads the content of a list, map or array, and returns the bytes of its elements and their number. The encoded
+    /// size covers the count field as well as the elements.
     fn counted(&mut self, width: usize) -> Result<(&'a [u8], u32), DecodeError> {
         let all = self.sized(width)?;
         let (count, body) = all.split_at_checked(width).ok_or(DecodeError::Truncated)?;
@@ -189,7 +190,7 @@ impl<'a> Value<'a> {
         self.descriptor
     }
 
-    /// Returns the whole value as it was sent, including the constructor.
+    /// Returns the value as it was sent, including its descriptor and format code, so that it can be written again.
     pub fn octets(&self) -> &'a [u8] {
         self.octets
     }
@@ -263,8 +264,8 @@ impl<'a> Value<'a> {
         })
     }
 
-    /// Returns the symbols of a value, or `None` if it has another type. A single symbol is returned as a list of one,
-    /// because a field that permits several symbols may be sent in this way (AMQP 1.0 §1.4).
+    /// Returns the elements of an array of symbols, or `None` for a value of another type. A single symbol is returned
+    /// as a list of one, because a field that permits several symbols may be sent in this way (AMQP 1.0 §1.4).
     pub fn as_symbols(&self) -> Option<Vec<&'a str>> {
         if !matches!(self.code, 0xe0 | 0xf0) {
             return self.as_text().map(|symbol| vec![symbol]);
@@ -273,7 +274,7 @@ impl<'a> Value<'a> {
         let code = reader.octet().ok()?;
         let mut symbols = Vec::new();
         for _ in 0..self.count {
-            // Each symbol has at least a length byte, so this loop ends even if the count is wrong.
+            // Each symbol takes at least a byte, so reading fails at the end of the input if the count is too large.
             symbols.push(reader.plain(code).ok()?.as_text()?);
         }
         Some(symbols)
@@ -303,7 +304,7 @@ impl<'a> Value<'a> {
     }
 }
 
-/// Returns the number of a descriptor that a peer sends as a symbol. For example, `amqp:open:list` is 0x10.
+/// Translates a descriptor's symbolic name, which a peer may send, to its number: `amqp:open:list` is 0x10.
 fn descriptor_named(name: &str) -> Option<u64> {
     Some(match name {
         "amqp:error:list" => 0x1d,
@@ -342,7 +343,7 @@ fn descriptor_named(name: &str) -> Option<u64> {
     })
 }
 
-/// The elements of a list or a map, which are decoded one after the other.
+/// Decodes the elements of a list or a map, one at a time.
 #[derive(Clone, Copy, Debug)]
 pub struct Elements<'a> {
     reader: Reader<'a>,
@@ -350,8 +351,8 @@ pub struct Elements<'a> {
 }
 
 impl<'a> Elements<'a> {
-    /// Reads the next element, or returns `None` if it is null or missing, because fields at the end of a list may be
-    /// left out (AMQP 1.0 §1.4).
+    /// Returns the next field of the list. `None` means that the sender left the field out, either as null or by ending
+    /// the list early (AMQP 1.0 §1.4).
     pub fn field(&mut self) -> Result<Option<Value<'a>>, DecodeError> {
         if self.left == 0 {
             return Ok(None);
@@ -365,12 +366,12 @@ impl<'a> Elements<'a> {
         (0..count).try_for_each(|_| self.field().map(drop))
     }
 
-    /// Returns the bytes of the remaining elements, or `None` at the end.
+    /// Returns the encoded bytes of the elements that have not been read yet, or `None` if all have been read.
     pub fn rest(&self) -> Option<&'a [u8]> {
         (self.left > 0).then(|| self.reader.rest())
     }
 
-    /// Reads the next element, even if it is null, or returns `None` at the end.
+    /// Reads the next element, and returns `None` only at the end. Unlike `field`, returns a null element as a value.
     pub fn element(&mut self) -> Result<Option<Value<'a>>, DecodeError> {
         if self.left == 0 {
             return Ok(None);
@@ -469,7 +470,7 @@ impl<'a> Writer<'a> {
         self.variable(0xa3, text.as_bytes());
     }
 
-    /// Writes a binary value, whose length takes one byte or four, as in a string.
+    /// Writes a binary value. Its length takes one byte, or four bytes if the value is longer than 255 bytes.
     pub fn binary(&mut self, octets: &[u8]) {
         self.variable(0xa0, octets);
     }
@@ -489,24 +490,24 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Copies a value that is already encoded. For example, the answer to an attach repeats the peer's source.
+    /// Appends a value that is already encoded, such as the peer's source, which the answer to an attach repeats.
     pub fn raw(&mut self, octets: &[u8]) {
         self.octets(octets);
     }
 
-    /// Writes a list with a descriptor. The closure `fields` must write the elements.
+    /// Writes a list with a descriptor, such as an open frame (0x10). The closure `fields` must write its elements.
     pub fn described_list(&mut self, descriptor: u8, fields: impl FnOnce(&mut Writer<'_>)) {
         self.out.extend_from_slice(&[DESCRIBED, 0x53, descriptor]);
         self.compound(0xd0, fields);
     }
 
-    /// Writes a map with a descriptor. The closure `entries` must write the keys and values in turn.
+    /// Writes a map that has a descriptor. The closure `entries` must write each key, directly followed by its value.
     pub fn described_map(&mut self, descriptor: u8, entries: impl FnOnce(&mut Writer<'_>)) {
         self.out.extend_from_slice(&[DESCRIBED, 0x53, descriptor]);
         self.compound(0xd1, entries);
     }
 
-    /// Writes a map. The closure `entries` must write the keys and values in turn.
+    /// Writes a map without a descriptor. The closure `entries` must write each key, directly followed by its value.
     pub fn map(&mut self, entries: impl FnOnce(&mut Writer<'_>)) {
         self.compound(0xd1, entries);
     }

@@ -16,7 +16,8 @@
 //! | a detach of an unknown link | is an error | is ignored, because some brokers detach twice |
 //! | flow, transfer, disposition, detach, end, close | the same | the same |
 //!
-//! Deliveries are settled at their first disposition (rcv-settle-mode first). A link is never resumed after a detach.
+//! The receiver settles a delivery with its first disposition (rcv-settle-mode first). A link is never resumed after a
+//! detach.
 //!
 //! An error ends the smallest possible part of the connection:
 //!
@@ -26,10 +27,10 @@
 //! | a session | an end with the error | a handle that is in use or not attached, more frames than the window |
 //! | the connection | a close with the error | frames that cannot be decoded, a session that was not begun |
 //!
-//! If we end a link or a session because of an error, the caller gets the event at once. Frames that the peer had
-//! already sent for the link or session are dropped. If the peer sends more transfers than the window allowed, the
-//! error spreads: an ended link also ends its session (`amqp:session:errant-link`), and an ended session also ends the
-//! connection.
+//! If we end a link or a session because of an error, the caller gets `Detached` or `Ended` at once, before the peer
+//! has answered. Frames that the peer had already sent for the link or session are dropped. If the peer sends more
+//! transfers than the window allowed, the error spreads: an ended link also ends its session
+//! (`amqp:session:errant-link`), and an ended session also ends the connection.
 mod client;
 mod error;
 
@@ -73,11 +74,11 @@ const MAX_LINK_NAME_BYTES: usize = 1024;
 /// Maximum length of a delivery-tag in bytes (AMQP 1.0 §2.8.7).
 const MAX_TAG_BYTES: usize = 32;
 
-/// Identifies a session. On a client, no other session gets the same number before `end_session` is called.
+/// Identifies a session by its channel number on our side. A client may reuse the number after `end_session`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SessionId(u16);
 
-/// An event that `next_event` returns. `T` is the type of the tokens that the caller passes to `send`.
+/// Something that happened on the connection. `T` is the type of the tokens that the caller passes to `send`.
 #[derive(Debug, PartialEq)]
 pub enum ConnectionEvent<T> {
     /// The connection is open, so sessions can be begun.
@@ -96,7 +97,7 @@ pub enum ConnectionEvent<T> {
         link: LinkId,
         /// Tells whether the peer sends or receives messages on this link.
         peer: LinkRole,
-        /// Address of the node that the peer asks for (on a server) or has attached us to (on a client).
+        /// Address that the client asks for (on a server), or that the server's answer names (on a client).
         address: String,
         /// Maximum size of a message that the peer accepts, in bytes, or `None` if the peer sets no limit.
         max_message_bytes: Option<u64>,
@@ -124,10 +125,9 @@ pub enum ConnectionEvent<T> {
     },
     /// A link has credit again, or a session has room again, so the caller can try again to send.
     CreditChanged,
-    /// The peer has sent everything that it had, and has returned its remaining credit, as `drain`
-    /// asked it to.
+    /// The peer has sent everything that it had, and has returned its remaining credit, as `drain` asked it to.
     Drained {
-        /// The link over which the peer returned its credit.
+        /// The link over which the peer sends no more messages until the caller grants new credit.
         link: LinkId,
     },
     /// A link has ended. `unsettled` returns the tokens of messages that the peer has not settled.
@@ -178,7 +178,7 @@ enum Drain {
 #[derive(Debug)]
 struct IncompleteDelivery {
     id: u32,
-    /// Array that begins with the delivery-tag, and the length of the tag in bytes.
+    /// Buffer that begins with the delivery-tag, and the number of bytes that the tag takes.
     tag: ([u8; MAX_TAG_BYTES], usize),
     message_format: u32,
     settled: bool,
@@ -189,9 +189,9 @@ struct IncompleteDelivery {
 struct LinkState {
     peer: LinkRole,
     credit: u32,
-    /// Number of messages that a server may send beyond the credit. RabbitMQ 3 counts new credit only from the time
-    /// when it reads our flow, so messages that it sent before that come in addition. Their number is limited to the
-    /// credit that we granted.
+    /// Number of messages that a client accepts after its credit is used up: as many as it last granted. RabbitMQ 3
+    /// uses new credit in full when it reads our flow, although messages that it sent shortly before belong to the same
+    /// credit.
     tolerance: u32,
     delivery_count: u32,
     drain: Drain,
@@ -203,9 +203,10 @@ struct LinkState {
     remote_handle: Option<u32>,
     /// Set while messages may pass over the link: after it was accepted, and until we detach it.
     accepted: bool,
-    /// Number of frames that the peer may still have under way to us, set when we detach the link.
+    /// Set once we have detached the link, to the number of transfer frames that may still arrive, because the peer
+    /// sent them before it received our detach.
     detach_sent: Option<u32>,
-    /// Set if we have reported the end of the link, although the peer has not answered yet.
+    /// Set if we have told the caller that the link has ended, although the peer has not answered yet.
     is_reported: bool,
     /// Set after we have asked the peer to return unused credit, until it has done so.
     drain_sent: bool,
@@ -218,7 +219,7 @@ struct UnsettledDelivery<T> {
     token: T,
 }
 
-/// A message whose remaining frames wait for the session's window.
+/// A message of which the remaining frames wait until the peer renews the session's window.
 #[derive(Debug)]
 struct BlockedTransfer {
     handle: u32,
@@ -230,11 +231,11 @@ struct Session<T> {
     /// Channel by which the peer identifies the session, or `None` until the peer has answered our begin.
     remote_channel: Option<u16>,
     end_sent: bool,
-    /// Set if we have reported the end of the session, although the peer has not answered yet.
+    /// Set if we have told the caller that the session has ended, although the peer has not answered yet.
     is_reported: bool,
     /// Set if the caller has ended the session, so that its number can be used again.
     is_released: bool,
-    /// The few links of the session, by handle. When the session ends, its links end in this order.
+    /// Links of the session, by handle. If the session ends, they are reported as detached in this order.
     links: BTreeMap<u32, LinkState>,
     next_incoming_id: u32,
     incoming_window: u32,
@@ -246,12 +247,12 @@ struct Session<T> {
     /// Unsettled deliveries by number. A settled delivery is removed even if earlier deliveries are still unsettled.
     unsettled: BTreeMap<i64, UnsettledDelivery<T>>,
     blocked: Option<BlockedTransfer>,
-    /// Consecutive deliveries with the same outcome, which we have not yet reported to the peer: number of the first,
-    /// number of the last, and the outcome.
+    /// Consecutive deliveries with the same outcome, which we still have to report to the peer: number of the first
+    /// delivery, number of the last, and the outcome.
     pending_disposition: Option<(u32, u32, DeliveryOutcome)>,
 }
 
-/// A connection of a client or a server. `T` is the type of the tokens with which the caller sends messages.
+/// The client's or the server's end of a connection. `T` is the type of the tokens that the caller passes to `send`.
 #[derive(Debug)]
 pub struct AmqpConnection<T> {
     state: ConnectionState,
@@ -262,8 +263,8 @@ pub struct AmqpConnection<T> {
     peer_idle_timeout_ms: Option<u32>,
     peer_product: PeerProduct,
     sessions: BTreeMap<u16, Session<T>>,
-    /// Numbers of a client's sessions that have ended before the caller called `end_session`. The caller may still use
-    /// these numbers, so no other session gets them.
+    /// Channel numbers of a client's sessions that have ended, but for which the caller has not called `end_session`
+    /// yet. No new session gets such a number, because the caller may still use it for the old session.
     ended: BTreeSet<u16>,
     output: OutputBuffer,
     events: VecDeque<ConnectionEvent<T>>,
@@ -335,8 +336,8 @@ impl<T> AmqpConnection<T> {
         }
     }
 
-    /// Returns the next event, or `None` if more input is needed. An error ends the connection. If the peer can already
-    /// read a close, the output contains the close that reports the error.
+    /// Returns the next event, or `None` if more input is needed. An error ends the connection. If the AMQP headers
+    /// have already been exchanged, the output then contains a close frame with the error, for the peer.
     pub fn next_event(&mut self, input: &mut BytesMut) -> Result<Option<ConnectionEvent<T>>, ConnectionError> {
         loop {
             if let Some(event) = self.events.pop_front() {
@@ -457,7 +458,8 @@ impl<T> AmqpConnection<T> {
                 self.peer_channel_max = channel_max;
                 self.peer_idle_timeout_ms = idle_ms.filter(|idle| *idle > 0);
             }
-            // Some servers refuse a connection with a close that no open precedes, so read the reason from that close.
+            // Some servers refuse a connection by sending a close as their first frame, without an open. Such a close
+            // contains the reason for the refusal.
             Performative::Close { error } if matches!(self.role, ConnectionRole::Client(_)) => {
                 self.read_close(error);
                 return Ok(());
@@ -503,8 +505,8 @@ impl<T> AmqpConnection<T> {
         self.state = ConnectionState::Closed;
     }
 
-    /// Returns our number of the session that the peer numbers `remote`. If we have ended the session, returns `None`
-    /// for all frames except an end, so that the caller drops them.
+    /// Translates the peer's channel of a session to our channel. If we have ended the session, returns `None` for any
+    /// frame except an end, and the caller must ignore that frame.
     fn local_channel(&mut self, remote: u16, performative: &Performative<'_>) -> Result<Option<u16>, ConnectionError> {
         check_channel(remote)?;
         let entry = match self.role {
@@ -587,8 +589,7 @@ impl<T> AmqpConnection<T> {
                 let payload = body.slice_ref(transfer.payload);
                 self.transfer(channel, &transfer, &payload)?;
             }
-            // Ignore the dispositions of a sender, because we settled its deliveries when they
-            // arrived.
+            // Ignore dispositions from a sender, because only we, as the receiver, decide the outcome of its messages.
             Performative::Disposition(disposition) if disposition.role == LinkRole::Sender => {}
             Performative::Disposition(disposition) => self.disposition(channel, disposition),
         }
@@ -717,8 +718,8 @@ impl<T> AmqpConnection<T> {
         Ok(())
     }
 
-    /// Accepts a link that the peer asks for. The attach was already answered, so this sends nothing, but messages can
-    /// pass from now on.
+    /// Accepts a link that the peer asks for, so that messages can pass over it. Sends nothing, because the connection
+    /// answered the peer's attach as soon as it arrived.
     pub fn accept(&mut self, id: LinkId) {
         if let Some(link) = self.link(id) {
             link.accepted = true;
@@ -792,8 +793,8 @@ impl<T> AmqpConnection<T> {
         let seen = flow.next_incoming_id.unwrap_or(0);
         session.remote_incoming_window = remaining_credit(flow.incoming_window, seen, session.next_outgoing_id);
         let mut drained = None;
-        // If the peer sent this flow before it received our detach, use only the fields about the session, because the
-        // link no longer counts.
+        // If the peer sent this flow before it received our detach, ignore the fields about the link, but use those
+        // about the session.
         let link = id.and_then(|id| Some((id, session.links.get_mut(&id.handle)?)));
         let link = link.filter(|(_, link)| link.accepted);
         let id = link.as_ref().map(|(id, _)| *id);
@@ -841,8 +842,8 @@ impl<T> AmqpConnection<T> {
         let link = id.and_then(|id| Some((id, session.links.get_mut(&id.handle)?)));
         let (id, link) = link.ok_or(of_session(Violation::unattached_handle()))?;
         if let Some(underway) = &mut link.detach_sent {
-            // Drop transfers that the peer sent before it received our detach, because the peer still counts their
-            // deliveries as unsettled.
+            // We can drop transfers that were already on their way when we detached the link. We do not settle their
+            // deliveries, so the peer knows that we have not taken these messages.
             let goes_on = Violation::new("amqp:session:errant-link", "transfers of a link that we have detached go on");
             *underway = underway.checked_sub(1).ok_or(of_session(goes_on))?;
         } else {
@@ -868,8 +869,8 @@ impl<T> AmqpConnection<T> {
 
     fn disposition(&mut self, channel: u16, disposition: DispositionFrame) {
         let DispositionFrame { first, last, settled, outcome, error, .. } = disposition;
-        // A receiver that settles a message without an outcome forgets the message without confirming it, so count the
-        // message as released.
+        // If a receiver settles a message without an outcome, count the message as released: the receiver forgets the
+        // message, but has not confirmed that it took responsibility for it.
         let Some(outcome) = outcome.or(settled.then_some(DeliveryOutcome::Released)) else { return };
         let error = error.map(Arc::new);
         let Some(session) = self.sessions.get_mut(&channel) else { return };
@@ -884,7 +885,7 @@ impl<T> AmqpConnection<T> {
             self.events.push_back(ConnectionEvent::Settled { sent: sent.token, outcome, error });
             any = true;
         }
-        // The receiver reported an outcome without settling the delivery, so it waits until we settle it.
+        // A receiver that reports an outcome without settling waits for the sender to settle the delivery.
         if !settled && any {
             frame::write_disposition(self.output.tail(), channel, LinkRole::Sender, (first, last), outcome);
         }
@@ -905,7 +906,7 @@ impl<T> AmqpConnection<T> {
         self.link(id).map_or(0, |link| link.credit)
     }
 
-    /// Grants the peer credit for this many messages. The number replaces the remaining credit and is not added to it.
+    /// Grants the peer credit for this many messages. The new credit replaces what remains of the old credit.
     pub fn grant(&mut self, id: LinkId, credit: u32) {
         let is_client = matches!(self.role, ConnectionRole::Client(_));
         if let Some(link) = self.link(id).filter(|link| link.accepted) {
@@ -973,9 +974,8 @@ impl<T> AmqpConnection<T> {
             })
     }
 
-    /// Sends a message over a link for which `may_send` is true. `token` comes back with the
-    /// settlement of the message, or with the end of the link. If the peer wants messages settled
-    /// by the sender, `token` comes back at once.
+    /// Sends a message over a link for which `may_send` is true. `token` comes back with the settlement of the message,
+    /// or with the end of the link. If the peer wants messages settled by the sender, `token` comes back at once.
     ///
     /// # Panics
     /// Panics if `may_send` is false for the link.
@@ -1014,8 +1014,8 @@ impl<T> AmqpConnection<T> {
         }
     }
 
-    /// Counts a delivery that is about to be sent. Returns its number, whether it is settled, and whether the caller
-    /// must answer a drain because no credit is left.
+    /// Takes a delivery number, and one credit of the link, for a message that is about to be sent. Returns the number,
+    /// whether the delivery is settled, and whether the caller must answer a drain because no credit is left.
     fn begin_delivery(&mut self, id: LinkId, token: T) -> ((u32, bool), bool) {
         let session = self.sessions.get_mut(&id.channel).expect("may_send found it");
         let link = session.links.get_mut(&id.handle).expect("may_send found it");
@@ -1056,7 +1056,8 @@ impl<T> AmqpConnection<T> {
     }
 
     /// Answers the peer's drain by returning the unused credit of the link. The caller must first have sent all
-    /// available messages over the link. If they used up the credit, this call is not needed.
+    /// available messages over the link. No call is needed if these messages used up the credit, because the connection
+    /// then answers the drain itself.
     pub fn complete_drain(&mut self, id: LinkId) {
         let is_draining = self.is_draining(id);
         if let Some(link) = self.link(id).filter(|_| is_draining) {
@@ -1121,7 +1122,7 @@ impl<T> AmqpConnection<T> {
                 self.output.tail().extend_from_slice(&AMQP_HEADER);
                 self.state = ConnectionState::ExpectOpen;
             }
-            // The client has already written its open, without which no close may be sent.
+            // The client has already written its open, so a close may be sent.
             (ConnectionRole::Client(_), ConnectionState::ExpectHeader { authenticated: true }) => {
                 self.state = ConnectionState::ExpectOpen;
             }
@@ -1149,8 +1150,8 @@ impl<T> AmqpConnection<T> {
     }
 }
 
-/// Returns the part of `granted` that remains. The peer had seen `seen` messages when it granted the credit, and `sent`
-/// have been sent by now. The result is 0 if the peer withdrew credit while messages were under way.
+/// Returns how many more messages or frames we may send. The peer allows `granted` of them after the first `seen`, and
+/// we have already sent `sent`. The result is 0 if the peer has lowered its grant and we had already sent more.
 fn remaining_credit(granted: u32, seen: u32, sent: u32) -> u32 {
     granted.saturating_sub(sent.wrapping_sub(seen))
 }
@@ -1164,13 +1165,14 @@ fn check_handle(remote: u32) -> Result<(), Violation> {
     ((remote as usize) < MAX_LINKS).then_some(()).ok_or(Violation::framing("a handle above handle-max"))
 }
 
-/// Decides which payloads stay in the buffer in which they were read.
+/// Decides which received payloads share the read buffer instead of being copied.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum PayloadSharing {
-    /// Shares only long payloads. A server's queues keep messages for a long time, and a short message would keep the
-    /// whole buffer in memory.
+    /// Copies short payloads, and shares only long ones. A server's queues keep messages for a long time, and a short
+    /// payload that shares the read buffer would keep the whole buffer in memory.
     Long,
-    /// Shares all payloads that arrive in a single frame, because a client processes them soon.
+    /// Shares even a short payload if its whole message is in one frame. A client processes the message soon, so the
+    /// read buffer does not stay in memory for long.
     Whole,
 }
 
@@ -1269,8 +1271,8 @@ impl IncompleteDelivery {
 }
 
 impl<T> Session<T> {
-    /// Creates a session. If the peer's begin has already arrived, `answered` contains its number, its next-outgoing-id
-    /// and its window.
+    /// If the peer has already begun the session, `answered` contains the channel, the next-outgoing-id and the window
+    /// from its begin frame.
     fn new(answered: Option<(u16, u32, u32)>) -> Self {
         let (remote_channel, next_incoming_id, remote_incoming_window) =
             answered.map_or((None, 0, 0), |(channel, next, window)| (Some(channel), next, window));
@@ -1323,7 +1325,7 @@ impl<T> Session<T> {
     }
 
     /// Writes as many frames of a message as the window allows, and keeps the rest until the peer renews the window.
-    /// `head`, which only the first frame contains, is the number of the delivery and whether it is settled.
+    /// Only the first frame of the message needs `head`: the delivery's number, and whether the delivery is settled.
     fn write_transfers(
         &mut self,
         (out, max_frame_bytes): (&mut OutputBuffer, u32),
@@ -1372,8 +1374,8 @@ fn write_transfer(out: &mut Writer<'_>, handle: u32, head: Option<(u32, bool)>, 
     });
 }
 
-/// Answers an attach with the source and target that the peer requested, or with empty ones to announce a detach (AMQP
-/// 1.0 §2.6.3).
+/// Writes the attach with which a server answers a client's attach. Repeats the source and target that the peer
+/// requested, or leaves them out to announce that a detach follows (AMQP 1.0 §2.6.3).
 fn write_attach(out: &mut Vec<u8>, channel: u16, attach: &Attach<'_>, max_message_bytes: u64, is_found: bool) {
     let ours = match attach.role {
         LinkRole::Sender => LinkRole::Receiver,
@@ -1601,8 +1603,8 @@ mod tests {
     fn credit_that_is_taken_back_while_messages_are_on_their_way_is_none() {
         let mut connection = opened(&[attach(1, LinkRole::Receiver, "q"), flow(100, 1, 5)]);
         (0..3).for_each(|number| connection.send(LINK, EncodedMessage::from(vec![1]), number));
-        // The peer sent this flow before it received any of the three messages, and grants only one message, so no
-        // credit is left.
+        // The peer sent this flow before it received our three messages. Its credit of 1 therefore covers only the
+        // first of them, and we have no credit left.
         feed(&mut connection, &flow(100, 1, 1)).unwrap();
         assert!(!connection.may_send(LINK));
         assert_eq!(connection.credit(LINK), 0);
@@ -1628,8 +1630,8 @@ mod tests {
             written_frames(&mut connection);
         }
         assert_eq!(connection.sessions[&0].unsettled.len(), 1);
-        // None of these ranges may settle the message, because the first is reversed, the second is ahead of the last
-        // delivery, and the third contains all numbers.
+        // Message 0 must stay unsettled, because none of these ranges is valid. The first range is reversed, the second
+        // begins after the last delivery, and the third would wrap around and contain all 32-bit numbers.
         for (first, last) in [(5, 0), (10_000, 10_005), (u32::MAX, u32::MAX - 1)] {
             assert_eq!(
                 feed(&mut connection, &settled(first, last, DeliveryOutcome::Accepted)).unwrap(),
@@ -1661,7 +1663,7 @@ mod tests {
         }
         written_frames(&mut connection);
         for handle in 0..10 {
-            // Frames with one byte of payload have the largest overhead. The connection must keep only the payload.
+            // Each frame has one byte of payload after a longer header. The connection must keep only the payload.
             let frames: Vec<u8> = (0..900).flat_map(|_| transfer(handle, handle, true, b"x")).collect();
             feed(&mut connection, &frames).unwrap();
         }
@@ -1673,7 +1675,7 @@ mod tests {
         assert!(connection.sessions[&0].links.values().all(|link| pieces(link) <= 1));
     }
 
-    /// Returns a flow with which a receiver that has seen no messages drains link 1.
+    /// Returns a flow frame that asks for a drain of link 1, from a receiver that has not seen any message.
     fn drain(window: u32, credit: u32) -> Vec<u8> {
         frame_of(0, |out| {
             out.described_list(0x13, |fields| {
@@ -1691,7 +1693,7 @@ mod tests {
         std::iter::from_fn(|| frame::decode(&mut octets, 1 << 20).unwrap()).map(|frame| frame.body).collect()
     }
 
-    /// Returns the delivery-count of each answer to a drain, and checks that no transfer follows the last answer.
+    /// Returns the delivery-count of each flow that answers a drain. Panics if a message follows the last answer.
     fn written_drains(connection: &mut TestConnection) -> Vec<u32> {
         let bodies = written_bodies(connection);
         let drained = bodies.iter().filter_map(|body| match Performative::read(body).unwrap() {
@@ -1708,7 +1710,7 @@ mod tests {
     fn a_drain_is_answered_when_the_queue_is_empty_or_the_credit_used_up() {
         let message = || EncodedMessage::from(vec![7; 1000]);
         let begun = || opened(&[attach(1, LinkRole::Receiver, "q")]);
-        // The queue becomes empty before the credit is used up, so the sender must return the remaining credit.
+        // After its only message, the sender has 4 of 5 credits left, and must return them with `complete_drain`.
         let mut connection = begun();
         feed(&mut connection, &drain(100, 5)).unwrap();
         assert!(connection.is_draining(LINK));
@@ -1719,7 +1721,7 @@ mod tests {
         connection.complete_drain(LINK);
         assert_eq!(written_drains(&mut connection), [], "once is enough");
         assert!(!connection.may_send(LINK) && !connection.is_draining(LINK));
-        // The last message uses up the credit, which already answers the drain.
+        // The two messages use up the credit of 2, so the connection answers the drain without `complete_drain`.
         let mut connection = begun();
         feed(&mut connection, &drain(100, 2)).unwrap();
         (1..3).for_each(|number| connection.send(LINK, message(), number));
@@ -1737,8 +1739,8 @@ mod tests {
             feed(&mut connection, &flow(100, 1, credit + 1)).unwrap();
             assert!(connection.may_send(LINK), "credit ends the drain");
         }
-        // The answer to a drain must follow the last frame of the last message, which waits here until the session's
-        // window has room.
+        // The session's window admits only two frames, so the end of the message waits for a larger window. The answer
+        // to the drain must follow the end of the message.
         let mut connection = begun();
         feed(&mut connection, &drain(2, 1)).unwrap();
         connection.send(LINK, message(), 1);
@@ -1917,8 +1919,8 @@ mod tests {
         write_detach(&mut detach, LINK, true, None);
         assert_eq!(feed(&mut connection, &detach).unwrap(), []);
         assert!(connection.may_send(receiver), "the other link stays");
-        // Both sides have detached the link by now, so another transfer over it is an error that ends the session, and
-        // with it the second link.
+        // Both sides have now detached `LINK`, so another transfer over it is a protocol error. This error ends the
+        // session, including the link `receiver`.
         let events = feed(&mut connection, &transfer(1, 4, false, b"x")).unwrap();
         let [ConnectionEvent::Detached { link, unsettled, scope, .. }, ConnectionEvent::Ended { session, .. }] =
             &events[..]

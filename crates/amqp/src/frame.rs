@@ -85,7 +85,7 @@ pub enum DeliveryOutcome {
     Rejected,
     /// The receiver has not processed the message, so the message may be sent again.
     Released,
-    /// Like `Released`, but the receiver may count the attempt.
+    /// The message may be sent again, but the receiver may count this attempt as a failure.
     Modified {
         /// Set if the attempt counts as a failed delivery.
         failed: bool,
@@ -280,7 +280,7 @@ pub(crate) fn address<'a>(terminus: Option<Value<'a>>) -> Option<&'a str> {
     terminus.as_list()?.field().ok().flatten()?.as_text().filter(|address| !address.is_empty())
 }
 
-/// Writes a frame. The closure `performative` must write the performative and then the payload.
+/// Writes a frame. The closure must write the performative, such as an open, and then the payload if there is one.
 pub(crate) fn write(out: &mut Vec<u8>, layer: Layer, channel: u16, performative: impl FnOnce(&mut Writer<'_>)) {
     let start = begin(out, layer, channel);
     performative(&mut Writer::new(out));
@@ -389,7 +389,7 @@ mod tests {
         ] {
             assert!(decode(&mut BytesMut::from(&head[..]), 512).is_err(), "{head:x?}");
         }
-        // The decoder must reject these sizes at once instead of waiting for more bytes.
+        // The decoder must reject these sizes, one too small and one too large, before it gets more bytes.
         for size in [&[0, 0, 0, 7], &[0xff; 4]] {
             assert!(decode(&mut BytesMut::from(&size[..]), 512).is_err(), "{size:x?}");
         }

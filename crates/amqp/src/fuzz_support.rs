@@ -1,5 +1,5 @@
-//! A connection for fuzz targets, which answers each event at once. It takes the bytes of a client
-//! or of a server, and returns events, output, and the size of the memory that it keeps.
+//! A connection for fuzz targets, which answers each event at once. Its input is what a client or a server sends. It
+//! returns events, output, and the number of bytes that it buffers.
 use crate::buffers::EncodedMessage;
 use crate::connection::{AmqpConnection, ConnectionError, ConnectionEvent, ConnectionOptions, LinkId, LinkRequest};
 use crate::frame::{DeliveryOutcome, LinkRole};
@@ -18,8 +18,8 @@ enum Role {
     Server,
 }
 
-/// A connection that always answers an event in the same way, so that two runs on the same bytes can be compared. A
-/// client begins a session, and a link of each role, as soon as it may.
+/// A connection that always answers an event in the same way, so that two runs on the same bytes can be compared. As
+/// soon as it may, a client begins a session and attaches a link in each direction.
 #[derive(Debug)]
 pub struct FuzzConnection {
     role: Role,
@@ -39,7 +39,7 @@ pub struct FuzzOutcome {
     pub error: Option<ConnectionError>,
     /// Everything that the connection wrote for its peer.
     pub output: Vec<u8>,
-    /// Number of sent messages whose token never came back to the caller, which must be 0.
+    /// Number of sent messages that were never reported to the caller as settled or as unsettled. Must be 0.
     pub lost: u64,
 }
 
@@ -152,8 +152,8 @@ impl FuzzConnection {
         }
     }
 
-    /// Sends one message over the first link that may send. A server also completes the drain of each link that it
-    /// skips.
+    /// Sends one message over the first link on which `may_send` allows it. If a server may not send on a link, it
+    /// returns the link's unused credit, in case the peer has asked for a drain.
     fn send(&mut self) {
         for link in &self.senders {
             match (self.connection.may_send(*link), self.role) {

@@ -29,7 +29,7 @@ pub(super) const LOSSES: &str = "losses.json";
 pub(super) const CALLS: &str = "calls.jsonl";
 pub(super) const CALLS_DATA: &str = "calls.data";
 
-/// Files of a run, and of a comparison, a scenario or a search, which are deleted before the next run.
+/// Result files of a run, a comparison, a scenario or a search. They are deleted before the next run.
 const RESULT_FILES: [&str; 12] = [
     "run.json",
     "report.md",
@@ -45,7 +45,7 @@ const RESULT_FILES: [&str; 12] = [
     "capacity.html",
 ];
 
-/// Says who named the directory. Only a directory with a generated name may be deleted as a whole.
+/// Who chose the directory's name. After a failed run, mailrun deletes only a directory that it named itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DirectoryOrigin {
     User,
@@ -74,8 +74,8 @@ pub(super) struct RunDirectory {
 }
 
 impl RunDirectory {
-    /// Creates the directory of a run. If the user named one that exists, deletes the results of an
-    /// older run in it, because they must not be mistaken for this run's if this run fails.
+    /// Creates the directory of a run. In a directory that already exists, deletes the results of an older run, so that
+    /// they cannot be taken for results of this run if it fails.
     pub(super) fn create(out: Option<&Path>, name: &str, started_at: Timestamp) -> Result<Self> {
         match out {
             Some(path) => Self::create_named(path),
@@ -103,9 +103,8 @@ impl RunDirectory {
         Ok(directory)
     }
 
-    /// Creates a directory with a generated name. If the usual place cannot be written, uses the directory for
-    /// temporary files, because a run that was asked only for its verdict or for `--json -` does not need the usual
-    /// place.
+    /// Creates a directory with a generated name in `results` or, if that is not writable, in `temporary`. A run that
+    /// was asked only for its verdict or for `--json -` can thus run anywhere.
     fn create_unnamed(results: &Path, temporary: &Path, name: &str, started_at: Timestamp) -> Result<Self> {
         match Self::create_timestamped(results, name, started_at) {
             Err(error) if is_forbidden(&error) => {

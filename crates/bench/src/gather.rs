@@ -47,7 +47,7 @@ pub(super) struct PartyResults {
     pub(super) bounced: Ledger,
 }
 
-/// Results of a sink. `record` is `None` if no message of the run ever reached the sink.
+/// What a sink recorded during a run. `record` is `None` if no message of the run ever reached the sink.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SinkResults {
     pub(super) record: Option<Record>,
@@ -56,8 +56,8 @@ pub(super) struct SinkResults {
 }
 
 impl SinkResults {
-    /// Removes the deliveries. This is needed if messages carry no trace line, because the sink then cannot know which
-    /// of them belong to the run.
+    /// Removes the count and the list of delivered messages from the results. If messages carry no trace line, the sink
+    /// cannot know which deliveries belong to the run.
     pub(super) fn without_deliveries(mut self) -> Self {
         self.record.iter_mut().for_each(|record| record.stages.retain(|row| row.name != Stage::Delivered));
         Self { units: None, ..self }
@@ -83,8 +83,7 @@ pub(super) struct BenchRelayResults {
 }
 
 impl BenchRelayResults {
-    /// Stores which messages are in the relay's queue. If the queue could not be read, adds a
-    /// remark instead.
+    /// Stores which messages are in the relay's queue. If the queue could not be read, adds a remark instead.
     pub(super) fn record_queue(&mut self, queued: Result<Ledger>) {
         match queued {
             Ok(queued) => self.queued = Some(queued),
@@ -138,8 +137,8 @@ impl BenchFault {
 pub(super) struct RunResults {
     pub(super) run: RunId,
     pub(super) source: PartyResults,
-    /// `None` if there was no relay, or if nothing is known about the server between source and
-    /// sink.
+    /// What the bench knows about the server between source and sink, for example what is in its queue. `None` if there
+    /// is no such server, or if nothing is known about it.
     pub(super) relay: Option<BenchRelayResults>,
     /// Bytes that all processes of the host wrote during the run to the disk that has the run
     /// directory. `None` if the run has no relay.
@@ -148,13 +147,12 @@ pub(super) struct RunResults {
     /// Deliveries as the sink recorded them. `None` if no sink observed deliveries.
     pub(super) arrivals: Option<SinkResults>,
     pub(super) between: Topology,
-    /// Says who started the sink. Only faults of the bench's own sink count as requested by the user, because the user
-    /// gave the bench no fault rules for any other sink.
+    /// Says whether the bench or somebody else started the sink. The bench passes the user's fault rules only to its
+    /// own sink, so only faults of that sink count as requested.
     pub(super) sink: SinkOwner,
     /// Reason why the run ended early, if the source cannot know it, such as a remote sink that stopped answering.
     pub(super) ending: Option<Ending>,
-    /// Pause in arrivals after which the bench no longer waits for missing messages. `None` if the
-    /// run ended early.
+    /// Pause in arrivals after which the bench no longer waits for missing messages. `None` if the run ended early.
     pub(super) quiet_timeout: Option<Duration>,
     pub(super) deaths: Vec<(Role, Death)>,
     pub(super) faults: Vec<BenchFault>,
@@ -162,7 +160,7 @@ pub(super) struct RunResults {
     pub(super) load_started_at: Duration,
     pub(super) observations: Vec<PartyObservation>,
     pub(super) surroundings: Surroundings,
-    /// CPU time in seconds that the bench itself used in the period that `surroundings` covers.
+    /// CPU time in seconds that the bench itself used. It is left out of the usage by others in `surroundings`.
     pub(super) own_s: f64,
 }
 
@@ -176,8 +174,8 @@ pub(super) fn read_party(directory: &RunDirectory, role: Role) -> Result<PartyRe
     Ok(PartyResults { record, units: Some(units), bounced })
 }
 
-/// Makes the results of a source that left no files from the last progress report of the source. `began` is the time on
-/// the monotonic clock at which the load began.
+/// If a source left no files, makes its results from its last progress report. `began` is the time on the monotonic
+/// clock at which the load began.
 pub(super) fn source_from_progress(
     options: &BenchOptions,
     run: RunId,
@@ -194,7 +192,8 @@ pub(super) fn source_from_progress(
     PartyResults { record, units: None, bounced: Ledger::default() }
 }
 
-/// Fills in how many messages reached each stage, from the last progress report of a source that left no record.
+/// Fills in how many messages reached each stage, for example how many were accepted. The numbers come from the last
+/// progress report of a source that left no record.
 pub(super) fn fill_from_progress(record: &mut Record, party: &str, counts: &[(Stage, u64)], elapsed_s: f64) {
     let row = |&(name, count): &(Stage, u64)| StageRow { count, duration_s: elapsed_s, ..StageRow::new(name, party) };
     record.stages = counts.iter().map(row).collect();
@@ -235,14 +234,15 @@ pub(super) fn relay(
             .map(|row| row.failed)
             .fold(0, u64::saturating_add)
     });
-    // Assume an empty queue, because the caller reads the relay's queue if mail may be left in it.
+    // Begin with an empty queue for mailrun's own relay. If mail may still be in the relay's queue, the caller later
+    // replaces this with the real queue (`record_queue`).
     let queued = relay.is_own().then(Ledger::default);
     Some(BenchRelayResults { party, queued, given_up, notes: remarks })
 }
 
 fn relay_party(relay: &Relay, cpus: Option<&CpuList>, own: Option<&Record>) -> Option<Party> {
     relay.role()?;
-    // Only mailrun's own relay writes a record, so these figures are unknown for other servers.
+    // Only mailrun's own relay writes a run record. The number of workers, for example, is unknown for other servers.
     let known = own.and_then(|record| record.parties.iter().find(|party| party.role == Role::Relay));
     Some(Party {
         durability: relay.durability(),
@@ -270,14 +270,12 @@ pub(super) fn relay_queue(program: &Path, directory: &RunDirectory, run: RunId) 
     Ledger::read_from(BufReader::new(file)).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// Returns true if `directory` is on a file system in memory,
-/// such as tmpfs, where fsync(2) makes nothing durable.
+/// Returns true if `directory` is on a file system in memory, such as tmpfs, where fsync(2) makes nothing durable.
 fn is_in_memory(directory: &Path) -> bool {
     rustix::fs::statfs(directory).is_ok_and(|filesystem| MEMORY_FILESYSTEMS.contains(&(filesystem.f_type as u64)))
 }
 
-/// Returns the number of messages that the server accepted with 250, including messages of the
-/// warm-up.
+/// Returns the number of messages that the server accepted with 250, including messages of the warm-up.
 pub(super) fn accepted_messages(source: &Record) -> u64 {
     let counted: u64 = source.stages.iter().filter(|row| row.name == Stage::Accepted).map(|row| row.count).sum();
     counted + source.warm_up.map_or(0, |warm_up| warm_up.accepted)
@@ -342,8 +340,7 @@ pub(super) fn record(options: &BenchOptions, directory: &Path, started_at: Times
         fill_costs(&mut record, &observation);
         fill_usage(&mut record, &observation);
     }
-    // Prefer the source's own figures, because they cover exactly the time in which the source
-    // runs.
+    // Prefer the source's own figures, because they cover exactly the time in which the source runs.
     if let Some(of_source) = &record.surroundings {
         surroundings.load_processor_s = of_source.processor_s;
         surroundings.used_share = of_source.used_share;
@@ -390,8 +387,8 @@ pub(super) fn not_seen(
     missing::not_seen(accepted, &arrived.arrived, &arrived.bounced, origin, |sequence| known.remove(&sequence))
 }
 
-/// Adds the server's replies to messages that were slow to arrive but not slow to be accepted. A
-/// reply contains the queue ID by which the server's log names the message.
+/// Adds the server's replies to messages that were accepted quickly but delivered slowly. A reply contains the queue ID
+/// by which the server's log names the message.
 fn add_replies(record: &mut Record, known: &HashMap<u64, KnownReply>) {
     let origin_s = record.origin_ns as f64 / 1e9;
     let known: HashMap<u64, &KnownReply> =
@@ -407,8 +404,8 @@ fn add_replies(record: &mut Record, known: &HashMap<u64, KnownReply>) {
     }
 }
 
-/// Evaluates the thresholds. If the run sends only a part of a load, stores the thresholds instead,
-/// because they apply to the merged record of all parts.
+/// Checks the record against the user's thresholds. If the run sends only a part of a load, stores the thresholds
+/// instead, because they apply to the merged record of all parts.
 fn evaluate(record: &mut Record, thresholds: &[Threshold]) {
     match &mut record.shard {
         Some(shard) => shard.thresholds = thresholds.iter().map(|one| one.expression().to_owned()).collect(),
@@ -466,7 +463,8 @@ pub(super) fn close_account(
         has_reply_for_each: source.workload.protocol == "lmtp",
         arrivals: sink.and_then(arrivals),
         queue,
-        // Subtract accepted messages, which the source counts as in flight because it sees no deliveries.
+        // The source does not see deliveries, so it counts accepted messages as in flight. Subtract them from this
+        // count, so that only messages without a reply stay open.
         open: ledger.in_flight.unwrap_or_default().saturating_sub(accepted),
         overflow: ledger.overflow.unwrap_or_default(),
     };
@@ -474,7 +472,7 @@ pub(super) fn close_account(
     account::reconcile(inputs)
 }
 
-/// Accounts for the messages of a source that left no list of accepted messages. The number of arrivals is known, but
+/// Makes the account of a run whose source left no list of accepted messages. The sink's counts are filled in, but
 /// arrivals cannot be matched with the messages that were sent.
 fn account_without_units(ledger: &LedgerRow, sink: Option<&SinkResults>) -> LedgerRow {
     match sink.and_then(arrivals).filter(|_| ledger.created.is_none()) {
@@ -509,8 +507,8 @@ fn arrivals(sink: &SinkResults) -> Option<Arrivals<'_>> {
 }
 
 /// Computes which share of the host's CPU time was used by processes outside the run. This needs the CPU time of the
-/// bench and of every process of the run, which is known for a server under test only if the bench started it as a
-/// relay.
+/// bench and of every process of the run. The CPU time of a server under test is known only if the bench started the
+/// server as a relay.
 fn others_usage(record: &Record, between: Topology, mut surroundings: Surroundings, own_s: f64) -> Surroundings {
     let has_relay = record.parties.iter().any(|party| party.role == Role::Relay);
     let used_s: Option<f64> = record.parties.iter().map(|party| Some(party.user_s? + party.sys_s?)).sum();
@@ -554,7 +552,7 @@ fn fill_usage(record: &mut Record, observation: &PartyObservation) {
 }
 
 /// Fills in the costs of a process, such as CPU time, as the bench observed them until its exit. The process's own
-/// figures end earlier, when it writes its record.
+/// figures miss the time after it has written its record.
 pub(super) fn fill_costs(record: &mut Record, observation: &PartyObservation) {
     if let Some(party) = record.parties.iter_mut().find(|party| party.role == observation.role) {
         observation.usage.fill(party);

@@ -74,18 +74,18 @@ use usage::{DiskCounter, DiskUsage, MemoryCurve};
 pub struct BenchOutcome {
     pub record: Record,
     pub directory: PathBuf,
-    /// Bytes that all processes of the host wrote during the run to the disk that has the run
-    /// directory. `None` if the run has no relay.
+    /// Bytes that all processes of the host together wrote during the run to the disk with the run directory. `None` if
+    /// the run has no relay.
     pub(crate) disk_bytes: Option<u64>,
-    /// Memory of the relay over time. Empty if the bench started no relay.
+    /// Memory usage of the relay over time, which is empty if the bench started no relay.
     pub(crate) relay_memory: MemoryCurve,
     pub(crate) disk_usage: DiskUsage,
-    /// Error of the first file that could not be written, or of the round that ended an audit early.
+    /// First error in writing the run's files, or the error of the round that ended an audit early.
     pub unwritten: Option<anyhow::Error>,
 }
 
 impl BenchOutcome {
-    /// Makes an outcome without figures about a relay's disk and memory, because a merged record has none.
+    /// Makes the outcome of a merge of records. Only a run measures a relay's disk and memory, so both are unknown.
     fn of_merge(record: Record, directory: PathBuf) -> Self {
         Self {
             record,
@@ -114,7 +114,7 @@ fn run_with(program: &Path, options: &BenchOptions) -> Result<BenchOutcome> {
     run_in_series(program, options, &mut RelayKeeper::EachRun)
 }
 
-/// Makes one run of a series. `keeper` decides whether the runs of the series share a relay.
+/// Makes one run of a series. `keeper` decides whether this run starts a new relay or uses the relay of the run before.
 fn run_in_series(program: &Path, options: &BenchOptions, keeper: &mut RelayKeeper) -> Result<BenchOutcome> {
     let started_at = jiff::Timestamp::now();
     let remote_sink = options.target.remote_sink().map(RemoteSink::connect).transpose()?;
@@ -212,7 +212,6 @@ fn run_parties(
     Ok((results, complaint))
 }
 
-/// Says whether mail passes a server on its way from the source to the sink.
 fn topology(target: &BenchTarget) -> Topology {
     match target {
         BenchTarget::OwnSink => Topology::Direct,
@@ -220,7 +219,6 @@ fn topology(target: &BenchTarget) -> Topology {
     }
 }
 
-/// Returns who started the sink: the bench, unless the target is a `BenchTarget::Server`.
 fn sink_owner(target: &BenchTarget) -> SinkOwner {
     match target {
         BenchTarget::OwnSink | BenchTarget::Relay(_) => SinkOwner::Own,
@@ -228,9 +226,9 @@ fn sink_owner(target: &BenchTarget) -> SinkOwner {
     }
 }
 
-/// Returns the results of the source. They come from its files or, if the source could not write
-/// them, from the record that it sent to the bench instead. If a process died and the source left
-/// no files, its last report of progress takes their place. Otherwise, missing files are an error.
+/// Returns the results of the source. Normally, they are read from the files that the source wrote. A source that
+/// cannot write files sends its record to the bench over its standard output instead. If a process died and the source
+/// left no files, the results come from the source's last progress report. Otherwise, missing files are an error.
 fn source_results(
     options: &BenchOptions,
     run: RunId,
@@ -259,13 +257,13 @@ fn source_results(
 /// Sinks that the bench did not start, and whose results it requests over HTTP.
 struct FarEnd {
     sink: Option<RemoteSink>,
-    /// Sink that `--bounces-to` names. `None` if `sink` is set, because `sink` then includes these bounces.
+    /// Second sink, which receives bounces and is named by `--bounces-to`. If `sink` is set, this is `None`, because
+    /// the `RemoteSink` in `sink` then asks the second sink as well.
     bounces: Option<RemoteSink>,
 }
 
 struct RemoteEnd {
-    /// Deliveries as the sink recorded them. `None` if no sink
-    /// observed deliveries, or if the sink no longer answers.
+    /// Deliveries as the sink recorded them. `None` if no sink observed deliveries, or if the sink no longer answers.
     results: Option<SinkResults>,
     completeness: Completeness,
     /// Set if a sink that the bench did not start no longer answers.
@@ -319,9 +317,10 @@ fn end_without_sink(error: &anyhow::Error, supervisor: &mut Supervisor) -> Endin
     Ending::SinkEnded
 }
 
-/// Waits for messages that are under way. Then stops the relay, unless the next run needs it, and after that the sink,
-/// which must take what the relay still delivers. A sink that watches the relay's mailboxes is stopped first, so that
-/// its connections do not break. Also returns the first error of a process that could not write its files.
+/// Waits for messages that are under way. Then stops the relay, unless the next run needs it. The sink is stopped last,
+/// because the relay may still deliver mail to it. But a sink that watches the relay's mailboxes is stopped before the
+/// relay, so that its connections do not break. Also returns the first error of a process that could not write its
+/// files.
 fn drain(
     supervisor: &mut Supervisor,
     options: &BenchOptions,
@@ -353,8 +352,9 @@ fn drain(
     Ok((arrived, of_watching_sink.or(of_relay).or(of_sink)))
 }
 
-/// Waits until every accepted message has been delivered or has bounced, or until no more arrive. `settled` counts the
-/// messages of this run that have, once per recipient. `bounces` is a second sink, which gets the notifications.
+/// Waits until every accepted message has been delivered or has bounced, or until no more arrive. `settled` returns how
+/// many messages of this run have been delivered or have bounced, counted once per recipient. `bounces` is a second
+/// sink, which receives the notifications of undelivered mail.
 fn await_settled(
     supervisor: &mut Supervisor,
     run: RunId,
@@ -365,7 +365,8 @@ fn await_settled(
     let Some(units) = &source.units else {
         return supervisor.await_count(gather::accepted_messages(&source.record), settled);
     };
-    // If some messages have no 250, the sink may count them although accepted messages are still missing.
+    // A message that was not answered 250 may still have reached the sink and be included in its count. If there are
+    // such messages, do not compare counts, but ask the sink which messages it has.
     let LedgerRow { rejected, failed, in_doubt, .. } = source.record.ledger;
     let has_strangers = [rejected, failed, in_doubt].into_iter().flatten().any(|count| count > 0);
     let own = supervisor.http_of(Role::Sink).filter(|_| has_strangers).map(RemoteSink::connect);

@@ -7,11 +7,10 @@
 //!            └ /proc/PID every 250 ms, and once more when it has ended and is not yet waited for
 //! ```
 //!
-//! Each child leads a process group of its own, so that Ctrl-C at the terminal reaches only the
-//! bench. The bench then stops the source before the relay, and the relay before the sink. When a
-//! `PartyProcess` is dropped, its process is killed, together with everything that a relay has
-//! started. On a host without control groups, a daemon that has left the relay's tree of processes
-//! may survive.
+//! Each child leads a process group of its own, so that Ctrl-C at the terminal reaches only the bench. The bench then
+//! stops the source before the relay, and the relay before the sink. When a `PartyProcess` is dropped, its process is
+//! killed, together with everything that a relay has started. On a host without control groups, a daemon that has left
+//! the relay's tree of processes may survive.
 use super::directory::RunDirectory;
 use super::plan::{BenchOptions, BenchTarget};
 use super::recipe::leftovers;
@@ -51,18 +50,17 @@ const SAMPLING_SHARE: u32 = 100;
 
 /// Time limit for the other processes of a server to exit after its first process has exited.
 const DESCENDANTS_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time in which the bench must have read the rest of a party's output after the party has exited. The pipe holds at
-/// most 64 KiB, so it takes longer only if a process that the bench could not kill keeps the pipe open.
+/// Time limit for reading the rest of a party's output after the party has exited. At most 64 KiB are in the pipe, so
+/// the limit is reached only if a process that the bench could not kill keeps the pipe open.
 const OUTPUT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum number of leftover processes that an error names.
 const MAX_LEFT_BEHIND: usize = 10;
 
-/// Beginning of the message that Rust's standard library writes before it aborts a process without
-/// memory.
+/// Beginning of the message that Rust's standard library writes before it aborts a process that cannot allocate memory.
 const ALLOCATION_FAILED: &str = "memory allocation of ";
 
-/// Beginning of the error message about a server whose command exited but left processes running. The bench treats such
-/// a server as ended.
+/// Beginning of the error message about a server whose command exited but left processes running. If an audit finds
+/// this text, it fails with a complaint about the recipe, because the server is not at fault.
 pub(super) const BECAME_DAEMON: &str = "became a daemon";
 
 /// Environment variable with which the sink gets the password of the mailboxes' users.
@@ -82,10 +80,10 @@ pub(super) enum ProcessScope {
 /// Says who moves a process out of the terminal's process group, so that Ctrl-C does not reach the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GroupLeader {
-    /// The bench, which makes the process the leader of a new process group.
+    /// The bench makes the process the leader of a new process group.
     Bench,
-    /// The process itself, by calling setsid(2). That call fails for the leader of a process group, so the bench must
-    /// not make the process a leader.
+    /// The process itself calls setsid(2). That call fails for the leader of a process group, so the bench must not
+    /// make the process a leader.
     Party,
 }
 
@@ -95,21 +93,20 @@ pub(super) struct PartyCommand {
     pub(super) name: &'static str,
     pub(super) program: PathBuf,
     pub(super) arguments: Vec<String>,
-    /// Options that the process reads from standard input, if it is one of our own programs.
+    /// Options that the process reads from standard input. `None` if the program is not mailrun itself.
     pub(super) options: Option<PartyOptions>,
     pub(super) environment: Vec<(OsString, OsString)>,
-    /// Directory of a server that is run by a recipe. The bench
-    /// uses the path to find all processes of the server.
+    /// Directory of a server that the bench starts from a recipe, and by which it finds all processes of the server.
     pub(super) recipe_directory: Option<PathBuf>,
-    /// Symbolic link to the directory of a recipe's server. The link is deleted when its last owner is dropped, so an
-    /// owner must be kept while the server runs.
+    /// Symbolic link to the directory of a recipe's server. Dropping the last copy of this `Arc` deletes the link, so a
+    /// copy must exist while the server runs.
     pub(super) short_link: Option<Arc<TempPath>>,
     pub(super) scope: ProcessScope,
     pub(super) group_leader: GroupLeader,
-    /// Number of processors that the process may use. `None` means all of them.
+    /// Number of processors that the process may use, or `None` for all of them.
     pub(super) cores: Option<u32>,
-    /// Numbers of the processors that the process may use. `None` also for a process that chooses
-    /// its processors itself.
+    /// Numbers of the processors that the process may use. `None` means all of them, or that the process chooses its
+    /// processors itself.
     pub(super) cpus: Option<CpuList>,
     pub(super) stdout: PathBuf,
     pub(super) stderr: PathBuf,
@@ -122,8 +119,8 @@ impl PartyCommand {
         Self::sink_at(program, options, run, directory, options.sink_listen())
     }
 
-    /// Makes the command for a sink that listens at `listen`. A sink that watches mailboxes connects to their server at
-    /// this address instead.
+    /// Makes the command for a sink that listens at `listen`. If the sink watches mailboxes, it does not listen, but
+    /// connects to the mailbox server at this address.
     pub(super) fn sink_at(
         program: &Path,
         options: &BenchOptions,
@@ -154,8 +151,8 @@ impl PartyCommand {
         Self { options: Some(arguments), ..Self::new(program, directory, Role::Source, vec!["source".to_owned()]) }
     }
 
-    /// Makes the command for a process that is not named after its role, such as `mades` in the role of the source. Its
-    /// output goes to files that begin with `name`.
+    /// Makes the command for a process whose name differs from the name of its role. For example, `mailrun mades` has
+    /// the role of the source. The output goes to files that begin with `name`.
     pub(super) fn named(
         name: &'static str,
         command: &str,
@@ -223,13 +220,13 @@ pub(super) struct PartyProcess {
     pub(super) name: &'static str,
     command: Vec<String>,
     child: Child,
-    /// Disconnected when the thread that reads the output has ended.
+    /// This channel is disconnected when the thread that reads the output ends.
     output_end: Receiver<()>,
     stderr: PathBuf,
     scope: ProcessScope,
     group: Option<ControlGroup>,
     usage: ProcessUsage,
-    /// Usage in earlier runs, if the process serves several runs.
+    /// Usage before the current run, which is subtracted from `usage`.
     usage_before: Option<ProcessUsage>,
     memory: MemoryCurve,
     usage_by_second: UsageSampler,
@@ -243,12 +240,12 @@ pub(super) struct PartyProcess {
     interrupt: Interrupt,
     /// Names of processes that a recipe's server left running when it exited.
     left_behind: Vec<String>,
-    /// Names of the other processes that were still running at the exit of the party. Unlike `left_behind`, they are no
-    /// fault of a party that was asked to stop, because the bench does not wait for them.
+    /// Names of the other processes in the party's control group that were still running when its first process exited.
+    /// If the party was asked to stop, this is no fault, because the bench waits only for the processes in
+    /// `left_behind`.
     survivors: Vec<String>,
-    /// Number of processes of the host that the kernel had killed for lack of memory when this
-    /// party started. If the number has grown when the party is killed, lack of memory counts as
-    /// the cause.
+    /// The kernel's count of out-of-memory kills on this host, read when this party started. If the number has grown
+    /// when the party is killed, lack of memory counts as the cause.
     out_of_memory_kills: Option<u64>,
 }
 
@@ -278,7 +275,7 @@ impl PartyProcess {
         }
         let group = (party.scope == ProcessScope::Tree).then(|| ControlGroup::around(&child)).flatten();
         if let Some((mut stdin, options)) = child.stdin.take().zip(party.options.as_ref()) {
-            // Ignore an error, because a process that cannot read its options says so itself and exits.
+            // Ignore a write error, because a process that cannot read all of its options reports this and exits.
             let _ = stdin.write_all(options.to_json().as_bytes());
         }
         let stdout = child.stdout.take().expect("it was piped");
@@ -315,9 +312,8 @@ impl PartyProcess {
         })
     }
 
-    /// Samples the process's usage at intervals, and reports whether the process
-    /// has exited. The last sample is taken before the process is reaped. Until
-    /// then, `/proc` still has its figures, and no other process can have its ID.
+    /// Samples the process's usage at intervals, and reports whether the process has exited. The last sample is taken
+    /// before the process is reaped. Until then, `/proc` still has its figures, and no other process can have its ID.
     pub(super) fn poll(&mut self) -> Result<Option<ExitStatus>> {
         if self.ended.is_some() {
             return Ok(self.ended);
@@ -335,9 +331,9 @@ impl PartyProcess {
         Ok(self.ended)
     }
 
-    /// Waits until the other processes of a recipe's server have exited, too, and returns the names
-    /// of processes that are still running. The user's second signal ends the wait, so that these
-    /// processes are killed before a third signal ends the bench.
+    /// Waits for a limited time until the other processes of a recipe's server have exited as well. Returns the names
+    /// of processes that are still running. The user's second signal ends the wait, so that the bench can kill these
+    /// processes before a third signal ends the bench itself.
     fn await_descendants(&self) -> Vec<String> {
         let Some(directory) = &self.recipe_directory else { return Vec::new() };
         let limit = Instant::now() + DESCENDANTS_TIMEOUT;
@@ -351,7 +347,7 @@ impl PartyProcess {
         }
     }
 
-    /// Returns the names of the other processes in the party's control group.
+    /// Returns the names of all processes in the control group except the process that the bench itself started.
     fn group_members(&self) -> Vec<String> {
         let pids = self.group.as_ref().map(ControlGroup::processes).unwrap_or_default();
         let others = pids.into_iter().filter(|pid| *pid != self.child.id());
@@ -359,7 +355,7 @@ impl PartyProcess {
         others.filter_map(named).collect()
     }
 
-    /// Returns an error that names the processes that the party left behind and that were killed.
+    /// Returns an error that names the processes that the party left running and that the bench then killed.
     pub(super) fn left_behind(&self) -> Option<anyhow::Error> {
         let names = Some(&self.left_behind).filter(|names| !names.is_empty())?;
         Some(anyhow!("the {} ended and left processes behind: {}", self.name, first_names(names)))
@@ -386,8 +382,7 @@ impl PartyProcess {
         self.usage
     }
 
-    /// Begins to count the usage of a run. Usage of the
-    /// same process in earlier runs is not included.
+    /// Begins to count the process's CPU time and other usage for a run. Earlier usage is not included.
     pub(super) fn begin_run(&mut self) {
         self.memory = MemoryCurve::default();
         self.usage_by_second = UsageSampler::default();
@@ -395,13 +390,13 @@ impl PartyProcess {
         self.usage_before = Some(self.sample());
     }
 
-    /// Stops the sampling. The caller does this when the measured work is done, so that the CPU time of the shutdown is
-    /// not counted.
+    /// The caller stops the sampling when the measured work is done, so that the CPU time of the shutdown is not
+    /// counted.
     pub(super) fn stop_sampling(&mut self) {
         self.sampling_stopped = true;
     }
 
-    /// Returns true until the bench has seen the end of the process, by `poll` or `kill`.
+    /// Returns true until `poll` or `kill` has found that the process has exited.
     pub(super) fn is_running(&self) -> bool {
         self.ended.is_none()
     }
@@ -415,8 +410,8 @@ impl PartyProcess {
         }
     }
 
-    /// Asks the programs that the process runs to stop, but not the process itself. This stops
-    /// strace, which exits when the program that it traces has exited.
+    /// Sends SIGTERM to the children of the process, but not to the process itself. This stops strace, which exits when
+    /// the program that it traces has exited.
     pub(super) fn terminate_children(&self) {
         if self.ended.is_none() {
             for pid in tree::children(self.child.id()).into_iter().filter_map(as_pid) {
@@ -454,8 +449,8 @@ impl PartyProcess {
         self.check_exit(status).err().unwrap_or_else(error)
     }
 
-    /// Says that the process became a daemon, if its command
-    /// exited successfully but left processes running.
+    /// Returns an error text if the command exited successfully but left processes running, that is, if the server
+    /// became a daemon.
     fn daemon(&self, status: ExitStatus) -> Option<String> {
         let names = if self.left_behind.is_empty() { &self.survivors } else { &self.left_behind };
         let is_daemon = status.success() && !names.is_empty();
@@ -485,12 +480,13 @@ impl PartyProcess {
         Death { at_s, how, said, out_of_memory }
     }
 
-    /// Returns the last line that the process wrote to standard error, but prefers the line about a failed allocation.
-    /// Returns `otherwise` if there is no such line.
+    /// Returns the line of standard error that best explains why the process exited: a line about a failed allocation,
+    /// or else the last line. Returns `otherwise` if there is neither.
     pub(super) fn last_stderr_line(&self, otherwise: &str) -> String {
         let output = fs::read(&self.stderr).unwrap_or_default();
         let output = String::from_utf8_lossy(&output);
-        // Prefer the line about a failed allocation to the last line, because notes on backtraces follow it.
+        // The line about a failed allocation need not be the last one, because Rust may write notes on backtraces after
+        // it.
         if let Some(line) = output.lines().find(|line| line.starts_with(ALLOCATION_FAILED)) {
             return line.to_owned();
         }
@@ -500,7 +496,7 @@ impl PartyProcess {
         let line = output.lines().rev().map(str::trim).find(is_telling);
         match line {
             Some(line) => line.strip_prefix("mailrun: ").unwrap_or(line).to_owned(),
-            // A full disk may have stopped the process and kept it from writing an error message.
+            // If the disk is full, assume that this stopped the process and also kept it from writing an error message.
             None if is_full(&self.stderr) => format!("No space left on device: {}", self.stderr.display()),
             None => otherwise.to_owned(),
         }
@@ -527,10 +523,11 @@ impl PartyProcess {
     /// Kills what is left of the process and of the processes that belong to it, waits for it, and reads the rest of
     /// its output.
     fn reap(&mut self) -> std::io::Result<ExitStatus> {
-        // The IDs of the process and of its group still belong to the party, because nobody has waited for it yet. Kill
-        // surviving children as well, because they would keep the pipe open.
+        // These signals cannot hit a foreign process, because the kernel reuses the IDs of the process and its group
+        // only after the wait below. Kill surviving children as well, because they would keep the output pipe open.
         if self.scope == ProcessScope::Tree {
-            // Kill the processes of the tree one by one, because some may have left the group that is killed below.
+            // Kill each process of the tree separately, because some may have left the process group that is killed
+            // next.
             for pid in tree::members(self.child.id()).into_iter().filter_map(|member| as_pid(member.pid)) {
                 let _ = kill_process(pid, Signal::KILL);
             }
@@ -540,11 +537,12 @@ impl PartyProcess {
         if let Some(directory) = &self.recipe_directory {
             leftovers::kill_in(directory);
         }
-        // Kill a daemon, which has another parent and another group.
+        // Kill the control group as well, because a daemon has left the process tree and the process group.
         self.group.iter().for_each(ControlGroup::kill);
         let status = self.child.wait()?;
         leftovers::remove_other(self.child.id());
-        // Stop waiting after a while, because a daemon that could not be killed would keep the thread reading forever.
+        // Limit the wait for the end of the output, because a daemon that could not be killed would keep the pipe open
+        // forever.
         let end = self.output_end.recv_timeout(OUTPUT_TIMEOUT);
         if end == Err(RecvTimeoutError::Timeout) && self.survivors.is_empty() {
             self.survivors.push("a process with the same output".to_owned());
@@ -561,9 +559,9 @@ impl Drop for PartyProcess {
     }
 }
 
-/// Reports whether a relay that was asked to stop exited for that reason. A program other than mailrun may die of
-/// SIGTERM, or exit with status 143 after it, as shells and Java do. Postfix's master(8) kills itself with SIGALRM if
-/// it has not stopped after 5 s.
+/// Reports whether an exit status shows that a relay exited because the bench had asked it to stop. A program other
+/// than mailrun may die of SIGTERM, or exit with status 143 after it, as shells and Java do. Postfix's master(8) kills
+/// itself with SIGALRM if it has not stopped after 5 s.
 pub(super) fn has_stopped(status: ExitStatus) -> bool {
     let is_by = |signal: Signal| status.signal() == Some(signal.as_raw());
     is_by(Signal::TERM) || is_by(Signal::ALARM) || status.code() == Some(SIGTERM_EXIT_CODE)
@@ -583,8 +581,8 @@ fn process_name(command: &str, pid: u32) -> String {
     format!("{} ({pid})", command.trim())
 }
 
-/// Lists processes. Names only the first few, because a server with a process for each message may leave a thousand of
-/// them.
+/// Lists processes, but names only the first few, because a server with a process for each message may leave a
+/// thousand.
 fn first_names(names: &[String]) -> String {
     let more = match names.len().saturating_sub(MAX_LEFT_BEHIND) {
         0 => String::new(),
@@ -681,8 +679,8 @@ mod tests {
 
     #[test]
     fn a_daemon_that_keeps_its_output_open_does_not_hold_up_the_bench() {
-        // Only the process group is killed of a party that is no relay, so wait until the daemon has a session of its
-        // own, which is field 6 of its stat file.
+        // The bench kills the process group of this sink, but no processes outside the group. Wait until the daemon has
+        // left the group for a session of its own (field 6 of its stat file).
         let script = "setsid sleep 600 & until [ \"$(cut -d' ' -f6 /proc/$!/stat)\" = $! ]; do :; done; echo $!";
         let mut shell = shell(script);
         let status = wait(&mut shell.process);
@@ -727,7 +725,7 @@ mod tests {
 
     #[test]
     fn its_processor_time_is_complete_though_it_has_ended() {
-        // The bench reads CPU time once more between the end of a process and its reaping, so nothing is missing.
+        // `poll` must read the CPU time between the exit and the reaping of a process, so that nothing is missing.
         let mut shell = shell("i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done");
         wait(&mut shell.process);
         let usage = shell.process.observation().usage;

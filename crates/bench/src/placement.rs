@@ -7,10 +7,10 @@ use mailrun_process::cpus::CpuList;
 use std::collections::BTreeMap;
 use std::fs;
 
-/// Minimum number of processors at which each process gets its own processors by default. With
-/// fewer, a process's share would be too small for its work.
+/// By default, each process gets processors of its own if the host has at least this number of processors. With fewer,
+/// a process's share would be too small for its work.
 pub const APART_FROM: usize = 8;
-/// Minimum number of cores at which each process gets its own processors, if there are also
+/// Minimum number of cores at which each process gets its own processors. The host must also have at least
 /// [`APART_FROM`] processors.
 const MIN_CORES: usize = 4;
 
@@ -62,8 +62,7 @@ impl Placement {
     }
 }
 
-/// Groups the available processors by core. The cores are in the order of their lowest processor
-/// numbers.
+/// Groups the available processors by core. The cores are in the order of their lowest processor numbers.
 fn cores_of(available: &[usize], siblings: impl Fn(usize) -> Option<CpuList>) -> Vec<Vec<usize>> {
     let mut cores: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     for number in available {
@@ -73,7 +72,7 @@ fn cores_of(available: &[usize], siblings: impl Fn(usize) -> Option<CpuList>) ->
     cores.into_values().collect()
 }
 
-/// Returns the processors of the same core, which the kernel lists in sysfs.
+/// Returns all logical processors of the core to which this one belongs, as the kernel lists them in sysfs.
 fn siblings(number: usize) -> Option<CpuList> {
     let path = format!("/sys/devices/system/cpu/cpu{number}/topology/thread_siblings_list");
     fs::read_to_string(path).ok()?.trim().parse().ok()

@@ -15,14 +15,13 @@ use std::time::Duration;
 
 /// Duration of a bench for which the user gave neither a number of messages nor a duration.
 const DEFAULT_DURATION_S: f64 = 10.0;
-/// Duration of a bench with a relay, if the user gave neither a number of messages nor a duration.
-/// It is shorter, because the relay may take as long again to forward the mail that it has
-/// accepted.
+/// Duration of a bench with a relay, if the user gave neither a number of messages nor a duration. It is shorter than
+/// `DEFAULT_DURATION_S`, because the relay may take as long again to forward the mail that it has accepted.
 const RELAYED_DURATION_S: f64 = 8.0;
 /// Address of the bench's own sink, for which the kernel chooses a port.
 const ANY_PORT: &str = "127.0.0.1:0";
 
-/// Option of a sink that watches mailboxes instead of listening.
+/// Option that makes a sink watch mailboxes instead of listening.
 const MAILBOX: &str = "mailbox";
 
 /// Source option that omits the trace line, by which the sink recognises each message.
@@ -39,8 +38,8 @@ pub struct BenchOptions {
     /// The part of the load that the bench itself has to know, such as the number of messages. The
     /// record contains the whole load, as the source describes it.
     pub workload: Workload,
-    /// Further options for the source, such as its recipients and the sizes of messages. An option
-    /// that follows from `workload` replaces an option of the same name here.
+    /// Further options for the source, such as its recipients and the sizes of messages. If the bench derives an option
+    /// from `workload`, such as `--rate`, the derived value replaces an option of that name in this field.
     pub source_options: PartyOptions,
     /// Further options for the sink, such as its fault rules.
     pub sink_options: PartyOptions,
@@ -48,8 +47,7 @@ pub struct BenchOptions {
     pub party_options: PartyOptions,
     /// Says whether the relay runs under strace, which counts its system calls but slows it down.
     pub syscall_counting: SyscallCounting,
-    /// Number of processors that the server under test may use, if the bench starts it. `None`
-    /// means all of them.
+    /// Number of processors that the server under test may use, if the bench starts it. `None` means all of them.
     pub server_cores: Option<u32>,
     pub placement: Placement,
     pub trusted: TrustedCertificate,
@@ -58,14 +56,13 @@ pub struct BenchOptions {
     /// Says whether the source tries one connection before the load. The bench turns this off for
     /// servers that it has started itself, because they are known to be ready.
     pub preflight: BenchPreflight,
-    /// HTTP addresses of sinks whose clocks are compared with the clock of this host. They are set
-    /// if this run sends only a part of the load, so that `mailrun merge` judges the deliveries.
+    /// HTTP addresses of sinks whose clocks are compared with the clock of this host. They are set if this run sends
+    /// only a part of a load. `mailrun merge` needs the result to judge the latencies of all parts.
     pub clock_sinks: Vec<String>,
     /// Pause in arrivals after which missing messages count as lost. `None` means 2 s, or 10 s if a server passes the
     /// mail on to the sink.
     pub lost_after: Option<Duration>,
-    /// Status address of a second sink, which gets the notifications of mail that could not be
-    /// delivered.
+    /// Status address of a second sink, which gets the notifications of mail that could not be delivered.
     pub bounces_to: Option<String>,
     pub live: LiveMode,
     /// Name of the run in the progress line, if it is one of several runs.
@@ -76,7 +73,7 @@ pub struct BenchOptions {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TrustedCertificate {
-    /// The source's own options decide, for example `--cacert`.
+    /// The source's own options, for example `--cacert`, decide which certificates it trusts.
     #[default]
     Configured,
     /// The source trusts only the certificate that the bench's own sink writes into the run directory.
@@ -98,7 +95,8 @@ pub enum BenchTarget {
     /// A sink that the bench starts for itself.
     #[default]
     OwnSink,
-    /// A relay that forwards to the bench's own sink. `Relay::None` is not allowed here: use `OwnSink`.
+    /// A relay that forwards to the bench's own sink. Use `OwnSink` instead of `Relay::None`, which is not allowed
+    /// here.
     Relay(Relay),
     /// A server that was running before the bench.
     Server {
@@ -145,8 +143,8 @@ pub enum SyscallCounting {
 }
 
 impl BenchOptions {
-    /// Returns the time limit of the run. There is a default if the user limited neither the
-    /// duration nor the number of messages.
+    /// Returns the maximum duration of the run in seconds, or `None` if only the number of messages is limited. If the
+    /// user limited neither the duration nor the number of messages, a default limit applies.
     pub(super) fn duration_limit_s(&self) -> Option<f64> {
         let workload = &self.workload;
         let default_s = if self.relay().is_some() { RELAYED_DURATION_S } else { DEFAULT_DURATION_S };
@@ -176,8 +174,7 @@ impl BenchOptions {
         }
     }
 
-    /// Makes the options for `mailrun sink`, which listens at `listen` or watches the mailboxes of the
-    /// server there.
+    /// Makes the options for `mailrun sink`, which listens at `listen` or watches the mailboxes of the server there.
     pub(super) fn sink_arguments(&self, run: RunId, files: &PartyFiles, listen: &str) -> PartyOptions {
         let own_certificate = (self.trusted == TrustedCertificate::OwnSink).then(|| files.certificate());
         let mailboxes = self.mailboxes().map(|mailboxes| mailboxes.sink_options(listen)).unwrap_or_default();
@@ -188,8 +185,8 @@ impl BenchOptions {
             .and(self.party_options.clone())
             .and(sink_options)
             .with_some("listen", listen)
-            // With a relay, the number of arrivals does not tell whether all accepted messages are among them, so the
-            // bench must be able to ask the sink over HTTP.
+            // A relay may deliver messages that it did not answer with 250, so a count does not show that all accepted
+            // messages have arrived. This HTTP port lets the bench ask the sink which messages it has.
             .with_some("http", self.relay().map(|_| "127.0.0.1:0"))
             .with("seed", self.workload.seed)
             .with_some("tls-write-cert", own_certificate)
@@ -237,8 +234,8 @@ fn of_party(run: RunId, files: &PartyFiles) -> PartyOptions {
         .with("live", "json")
 }
 
-/// Makes the option that pins a process of mailrun to these processors. The process then starts one
-/// worker for each of them.
+/// Returns the command-line option that makes a mailrun process run only on the processors in `cpus`. The process then
+/// starts one worker for each of these processors.
 pub(super) fn cpus_option(cpus: &CpuList) -> String {
     format!("--cpus={cpus}")
 }

@@ -44,7 +44,7 @@ impl<T: ComparedProgram> InstalledPrograms<T> {
     /// Keeps the programs for which `does_run` returns true, and adds the others to `missing`.
     ///
     /// # Errors
-    /// Returns an error if `does_run` returns false for all programs.
+    /// Returns an error if no program is left.
     pub(crate) fn keep(self, does_run: impl Fn(T, &Path) -> bool) -> Result<Self> {
         let (found, broken): (Vec<_>, Vec<_>) = self.found.into_iter().partition(|(tool, path)| does_run(*tool, path));
         let mut missing = self.missing;
@@ -75,8 +75,8 @@ pub(crate) fn own_program() -> Result<PathBuf> {
     std::env::current_exe().context("cannot find mailrun's own program file")
 }
 
-/// Finds a program. A `name` with a slash is taken as a path, and other names are searched in PATH
-/// and in the directories that `places` adds.
+/// Finds a program by `name`, which is a path if it has a slash. Other names are searched in PATH and in the
+/// directories that `places` adds.
 pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
     if name.contains('/') {
         return Some(PathBuf::from(name)).filter(|path| is_program(path));
@@ -90,9 +90,9 @@ pub(crate) fn search_path() -> OsString {
     own_program().ok().and_then(|own| std::env::join_paths(places(&own)).ok()).unwrap_or_default()
 }
 
-/// Returns the directories to search: the directories of PATH, the `sbin` directories, and
-/// `target/peers`. Debian puts Postfix's test programs into `sbin`, which is not in a plain user's
-/// PATH. The tests build peers in `target/peers`.
+/// Returns the directories to search: the directories of PATH, the `sbin` directories, and `target/peers`. Debian puts
+/// Postfix's test programs into `sbin`, which is not in a plain user's PATH. `target/peers` contains other mail
+/// programs that were built for tests and comparisons.
 fn places(own: &Path) -> Vec<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let peers = own.parent().and_then(Path::parent).map(|target| target.join("peers"));
@@ -105,8 +105,8 @@ fn places(own: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Returns the first program with this name. Skips links that `mailrun install-links` made under
-/// that name, because they would run mailrun itself.
+/// Returns the path of the program `name` in the first of `places` that contains such a program. Skips links that
+/// `mailrun install-links` made under that name, because they would run mailrun itself.
 fn find(name: &str, own: &Path, places: &[PathBuf]) -> Option<PathBuf> {
     places.iter().map(|place| place.join(name)).find(|path| is_program(path) && !is_ours(path, own))
 }

@@ -13,7 +13,7 @@ use mailrun_text::numbers::count;
 use mailrun_text::printable::printable;
 use std::time::{Duration, Instant};
 
-/// Longest time between two reports of a source, in seconds. If its last report is older, the source has ended.
+/// Maximum time in seconds between two reports of a running source. If the last report is older, the source has ended.
 const MAX_REPORT_INTERVAL_S: f64 = 0.6;
 
 #[derive(Clone, Debug)]
@@ -23,8 +23,8 @@ pub(super) struct LatestProgress {
     sink: Option<LiveProgress>,
     source_reported_at: Option<Instant>,
     last_error: String,
-    /// Rate of delivered messages, or of accepted messages until a sink reports. Elapsed times come
-    /// from the reports, not from the bench's own clock.
+    /// Rate of delivered messages or, until a sink reports, of accepted messages. It is computed from the elapsed times
+    /// in the reports, so a report that reaches the bench late does not change it.
     rate: RateWindow,
     subject: String,
     thresholds: Vec<Threshold>,
@@ -73,7 +73,7 @@ impl LatestProgress {
 
     pub(super) fn update_sink(&mut self, progress: LiveProgress) {
         if self.sink.is_none() {
-            // Restart the rate, because from now on, it counts delivered instead of accepted messages.
+            // Clear the rate, because it has counted accepted messages and counts delivered messages from now on.
             self.rate.clear();
         }
         self.sink = Some(progress);
@@ -88,10 +88,11 @@ impl LatestProgress {
     /// processes.
     pub(super) fn figures(&self, parties: Vec<PartyLoad>) -> RunSnapshot {
         let silence_s = self.source_reported_at.map_or(0.0, |at| at.elapsed().as_secs_f64());
-        // The source's reports give the elapsed time, but end with the source, so add the time since the last report.
+        // The elapsed time comes from the source's reports, which stop when the source ends. From then on, add the time
+        // since the last report.
         let beyond_s = if silence_s > MAX_REPORT_INTERVAL_S { silence_s } else { 0.0 };
-        // Over MADES, the source reports latencies of deliveries, so thresholds must find them only among the sink's
-        // values, and not among the source's.
+        // Over MADES, one process is both source and sink, and it reports only latencies of delivery. Use its report as
+        // the sink's report. As the source's report, use a copy without latencies, because they belong to the sink.
         let untimed = LiveProgress { run: LiveTimes::default(), ..self.source };
         let (figures, values) = match self.protocol {
             RunProtocol::Smtp => {
@@ -130,8 +131,8 @@ impl LatestProgress {
         self.sink.is_some_and(|sink| sink.closed > 0)
     }
 
-    /// Builds the progress line. It shows delivered messages and their latencies if a sink reports
-    /// them, otherwise accepted messages.
+    /// Builds the progress line, which shows delivered messages and their latencies if a sink reports them, and
+    /// accepted messages otherwise.
     pub(super) fn line(&self) -> LiveLine {
         let rate_per_s = self.rate.per_s();
         if self.protocol == RunProtocol::Mades {
@@ -146,8 +147,7 @@ impl LatestProgress {
     }
 }
 
-/// Builds the line that is shown while the bench waits for messages that were accepted but have not
-/// arrived.
+/// Builds the line that is shown while the bench waits for messages that were accepted but have not arrived.
 pub(super) fn wait_line(arrived: u64, accepted: u64, left: Duration) -> LiveLine {
     let share = if accepted == 0 { 1.0 } else { arrived as f64 / accepted as f64 };
     let missing = format!("{} at the sink", count(accepted.saturating_sub(arrived)));
@@ -169,14 +169,13 @@ impl ProgressDisplay {
         Self { display: LiveDisplay::on_stderr(live, NonTerminalOutput::Lines), title, name }
     }
 
-    /// Passes the figures of the run to the dashboard. If there is no dashboard, `figures` is not
-    /// called.
+    /// Passes the figures of the run to the dashboard. If there is no dashboard, `figures` is not called.
     pub(super) fn update(&mut self, figures: impl FnOnce() -> RunSnapshot) {
         let name = &self.name;
         self.display.update(|| RunSnapshot { title: name.clone(), ..figures() });
     }
 
-    /// Shows a progress line. `line` is not called if the previous line is still recent, so callers
+    /// Shows a progress line, unless the previous line is still recent. In that case, `line` is not called, so callers
     /// can call this often.
     pub(super) fn show(&mut self, line: impl FnOnce() -> LiveLine) {
         let title = self.title.as_deref();

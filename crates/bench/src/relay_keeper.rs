@@ -19,7 +19,7 @@ use mailrun_process::host_sampler::HostSampler;
 use mailrun_process::interrupt::StopRequest;
 use std::path::{Path, PathBuf};
 
-/// Says whether a relay that the bench starts serves one run or several.
+/// Decides whether the bench starts a new relay for each run, or keeps a relay running for several runs.
 #[derive(Debug, Default)]
 pub(super) enum RelayKeeper {
     /// Each run starts a relay and stops it at the end.
@@ -37,24 +37,23 @@ pub(super) struct RelaySeries {
     kept: Option<Box<KeptRelay>>,
     /// Number of relays that were stopped because a run had left mail in their queue.
     left_mail: u32,
-    /// One sentence about each relay that died between two runs, and about each that was stopped because a process had
-    /// died during a run.
+    /// One sentence about each relay that died between two runs, and about each relay that was stopped because a
+    /// process died during a run.
     deaths: Vec<String>,
 }
 
 #[derive(Debug)]
 struct KeptRelay {
     directory: RunDirectory,
-    /// Address of the sinks to which the relay forwards. Each run starts a new sink at this
-    /// address.
+    /// Address of the sinks to which the relay forwards. Each run starts a new sink at this address.
     sink: String,
     address: String,
-    /// The relay's process. `None` during a run, because the run's `Supervisor` then owns it.
+    /// `None` during a run, because the run's `Supervisor` then owns the relay's process.
     process: Option<StandingRelay>,
 }
 
 impl RelayKeeper {
-    /// Keeps each relay for several runs. Each relay gets a directory in `place`.
+    /// Makes the bench keep a relay running for several runs. Each relay gets a directory in `place`.
     pub(super) fn in_directory(place: &Path) -> Self {
         let place = place.to_owned();
         Self::Kept(RelaySeries { place, starts: 0, kept: None, left_mail: 0, deaths: Vec::new() })
@@ -115,8 +114,8 @@ impl RelayKeeper {
             && options.syscall_counting == SyscallCounting::Off
     }
 
-    /// Ends a run and takes back the relay if it is still running. Returns the observations of the
-    /// run's processes.
+    /// Ends a run. If the relay is still running, takes it back from the supervisor, so that the next run can use it.
+    /// Returns what the supervisor has observed of the run's processes.
     pub(super) fn finish_run(&mut self, supervisor: Supervisor) -> Vec<PartyObservation> {
         let (observations, running) = supervisor.finish_run();
         if let Self::Kept(RelaySeries { kept: Some(kept), .. }) = self {
@@ -157,7 +156,7 @@ impl RelayKeeper {
         directory.remove_spool()
     }
 
-    /// Returns remarks for the report about relays that had to be replaced.
+    /// Returns remarks about relays that the bench replaced, for example because mail was left in their queue.
     pub(super) fn remarks(&self) -> Vec<String> {
         let Self::Kept(series) = self else { return Vec::new() };
         let mut remarks: Vec<String> = series.deaths.clone();
@@ -235,8 +234,8 @@ fn is_running(options: &BenchOptions) -> bool {
 }
 
 /// Starts the sink, and then the relay that hands mail on to it. If the relay delivers to mailboxes, the relay starts
-/// first, because the sink opens the mailboxes when it starts. Returns the addresses of relay and sink. For mailboxes,
-/// the second address is the one at which they can be read.
+/// first, because the sink opens the mailboxes when it starts. Returns the address of the relay, and the address of the
+/// sink or, for mailboxes, the address at which the mailboxes can be read.
 fn start_both(
     program: &Path,
     options: &BenchOptions,
@@ -253,12 +252,13 @@ fn start_both(
     let mailboxes = launch::free_port()?.to_string();
     let address = start_relay(program, options, directory, &mailboxes, supervisor, sampler)?;
     start_sink(supervisor, &mailboxes)?;
-    // Count the relay's usage only from here on, because the logins of the sink are no part of the run.
+    // Count the relay's CPU time only from now on. The relay has spent CPU time on the sink's logins to the mailboxes,
+    // which are not part of the run.
     supervisor.begin_relay_usage();
     Ok((address, mailboxes))
 }
 
-/// Starts the relay unless it is already running. Returns the address to send mail to.
+/// Starts the relay unless it is already running, and returns the address to send mail to.
 fn start_relay(
     program: &Path,
     options: &BenchOptions,

@@ -1,9 +1,7 @@
-//! A mailrun sink that the bench did not start. It stands at the end of the chain, behind the
-//! server under test.
+//! A mailrun sink that the bench did not start. It stands at the end of the chain, behind the server under test.
 //!
-//! The bench asks this sink over HTTP. Before the load, the bench checks that the sink is there.
-//! After the load, it asks how many of the run's messages have arrived, until none is missing or no
-//! new ones arrive.
+//! The bench queries this sink over HTTP. Before the load, the bench checks that the sink answers. After the load, it
+//! asks how many of the run's messages have arrived, until none is missing or no new ones arrive.
 use super::gather::SinkResults;
 use super::plan::BenchOptions;
 use super::supervisor::{CLOSED_MAILBOX_TIMEOUT, Supervisor};
@@ -21,16 +19,16 @@ use serde::Deserialize;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-/// Interval at which the bench asks the sink while it waits for deliveries.
+/// Interval at which the bench asks the sink for its counts while it waits for deliveries after the load.
 pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(250);
-/// Interval at which the bench asks the sink while the load is sent.
+/// Interval at which the bench asks the sink for its counts while the load is sent.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
-/// If no message arrives for this long, the bench stops waiting. A working relay pauses for less. A
-/// relay's first retry comes later, so the bench reports messages that wait for it as missing.
+/// If no message arrives for this long, the bench stops waiting. A working relay pauses for less between deliveries.
+/// But it waits longer before it retries a message, so the bench reports a message that waits for a retry as missing.
 pub(super) const QUIET_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time limit for an answer. The largest answer, a list of messages of 64 MB, needs 6.4 s at 10 MB/s.
+/// Time limit for an answer of the sink. The largest answer, a list of messages, has 64 MB and takes 6.4 s at 10 MB/s.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Maximum size of an answer. This is twice the size of the largest answer, a full list of messages.
+/// Maximum size of an answer that the bench reads: twice the size of the largest list of messages.
 const MAX_RESPONSE_BYTES: usize = 128 << 20;
 
 #[derive(Clone, Copy, Debug, Deserialize)]
@@ -118,8 +116,7 @@ impl RemoteSink {
         }
     }
 
-    /// Compares the clock of the sink's host with this host's clock. Returns `None` if that is not
-    /// possible.
+    /// Compares the clock of the sink's host with this host's clock. Returns `None` if that is not possible.
     pub(super) fn clock(&self) -> Option<ClockMeasurement> {
         // Ignore connection errors, because the next request to the sink reports them.
         clock_exchange::measure(&self.client).ok().flatten()
@@ -155,13 +152,13 @@ impl RemoteSink {
         Self { quiet_timeout: pause.unwrap_or(self.quiet_timeout), ..self }
     }
 
-    /// Adds a second sink, of which only the notifications of undelivered mail count.
+    /// Adds a second sink, which receives notifications of undelivered mail. Other mail that arrives there does not
+    /// count.
     pub(super) fn with_bounces_at(self, sink: Option<Self>) -> Self {
         Self { bounces: sink.map(Box::new), ..self }
     }
 
-    /// Reports every second how many messages of the run have arrived. Dropping the returned value
-    /// ends the reports.
+    /// Reports every second how many messages of the run have arrived. Dropping the returned value ends the reports.
     pub(super) fn watch(&self, run: RunId, events: Sender<(Role, LiveEvent)>) -> SinkWatch {
         let (stop, stopped) = channel::<()>();
         let sink = self.clone();
@@ -273,8 +270,8 @@ impl RemoteSink {
         })
     }
 
-    /// Adds the notifications that this sink has seen to the results of the sink that gets the mail. Leaves the results
-    /// as they are if this sink does not answer.
+    /// Adds the notifications of undelivered mail at this sink to `results`, which another sink collected. If this sink
+    /// does not answer, returns an error and does not change `results`.
     pub(super) fn add_bounces(&self, run: RunId, results: &mut SinkResults) -> Result<()> {
         let (units, record) = (self.units(run)?, self.record(run)?);
         results.bounced.merge(&units[1]);
@@ -296,9 +293,8 @@ impl RemoteSink {
     }
 }
 
-/// Removes figures of the sink's process that do not belong to this run. A sink that was already
-/// running counts CPU time and written bytes from its own start. Its peak memory stays as an upper
-/// bound.
+/// Removes figures from the sink's record that may belong to earlier runs. A sink that was already running counts CPU
+/// time and written bytes from its own start. Its peak memory is kept, because it is an upper bound for this run.
 fn without_earlier_usage(mut record: Record) -> Record {
     for party in &mut record.parties {
         party.user_s = None;
@@ -316,7 +312,7 @@ fn without_earlier_usage(mut record: Record) -> Record {
 pub(super) struct SinkClocks(Vec<(RemoteSink, Option<ClockMeasurement>)>);
 
 impl SinkClocks {
-    /// Measures the clocks before the load. Returns an error if a sink does not answer.
+    /// Compares each sink's clock with the clock of this host. Returns an error if a sink does not answer.
     pub(super) fn measure(options: &BenchOptions, remote_sink: Option<&RemoteSink>) -> Result<Self> {
         let named = options.clock_sinks.iter().map(|address| RemoteSink::connect(address));
         let sinks: Vec<RemoteSink> = remote_sink.cloned().map(Ok).into_iter().chain(named).collect::<Result<_>>()?;
@@ -334,7 +330,8 @@ impl SinkClocks {
         let after = self.0.into_iter().map(|(sink, before)| before_and_after(before, sink.clock()));
         let rows: Vec<Option<SinkClockRow>> = after.collect();
         own.sinks = rows.iter().flatten().filter(|sink| sink.boot != own.boot).cloned().collect();
-        // Without a remote sink, this run is only a part of a load, whose clocks `mailrun merge` judges.
+        // Without a remote sink, this run has no delivery latencies between two hosts. `mailrun merge` judges the
+        // delivery latencies of a divided load.
         if remote_sink.is_none() {
             return;
         }
@@ -364,8 +361,8 @@ mod tests {
         })
     }
 
-    /// Starts a test server that acts as a sink with bounces of 100 messages. The server counts only two of them as
-    /// bounced, because the others also arrived at another sink.
+    /// Starts a test server that answers like a sink that got notifications about 100 messages. It counts only two of
+    /// them as bounced, because the others also arrived at another sink.
     fn sink_with_bounces() -> SocketAddr {
         serve(|path| match path {
             "/status" => (200, b"{}".to_vec()),

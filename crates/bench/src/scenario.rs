@@ -1,10 +1,8 @@
-//! Scenario files in TOML. A scenario says what a bench of several runs measures, or what load a
-//! bench of one run offers.
+//! A scenario is a TOML file that says what a bench of several runs measures, or what load a bench of one run offers.
 //!
-//! A file for several runs has the key `measure`, and may have a `title`. All other keys have the
-//! names of options of that measurement, or of the bench. The caller checks these keys against the
-//! options. Each key and value keeps its position, so that errors have the form
-//! `FILE:LINE:COLUMN: words`.
+//! A file for several runs has the key `measure`, and may have a `title`. All other keys have the names of options of
+//! that measurement, or of the bench. The caller checks these keys against the options. Each key and value keeps its
+//! position, so that errors have the form `FILE:LINE:COLUMN: words`.
 use super::toml_file::MAX_BYTES;
 use mailrun_process::toml_file::{ConfigError, unknown_key};
 use std::ops::Range;
@@ -19,7 +17,8 @@ const TABLES: [&str; 4] = ["workload", "matrix", "search", "targets"];
 
 /// Keys of a table `[[stage]]`, which describes one stage of the load.
 const STAGE: [&str; 4] = ["time", "rate", "name", "thresholds"];
-/// Spellings of the key of the requirements on the whole load, to which the requirements of stages are added.
+/// A file can list its requirements on the whole load under either of these two keys. `join_thresholds` adds the
+/// requirements on single stages to that list.
 const THRESHOLDS: [&str; 2] = ["threshold", "thresholds"];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -114,10 +113,10 @@ impl Scenario {
         self.error(Place(1, 1), &format!("the key {name:?} is missing"))
     }
 
-    /// Returns the value of a key that must have a single one.
+    /// Returns the value of a key that must have a single value.
     ///
     /// # Errors
-    /// Returns an error with its place in the file if the key has a list.
+    /// If the key has a list, returns an error that names the place in the file.
     pub fn single<'k>(&self, key: &'k ScenarioKey) -> Result<&'k ScenarioValue, String> {
         key.single().map_err(|error| error.in_file(&self.file))
     }
@@ -142,16 +141,15 @@ impl ScenarioKey {
         THRESHOLDS.contains(&self.name.as_str())
     }
 
-    /// Returns true if all values are requirements of single stages. A file may have them in addition
-    /// to the requirements of the whole load.
+    /// Returns true if the key lists thresholds, and each of them applies to a single stage of the load. The file may
+    /// have a second list of thresholds, for the whole load.
     fn is_of_stage(&self) -> bool {
         self.is_threshold() && self.values.iter().all(|value| value.text.starts_with("stage "))
     }
 }
 
-/// Joins the requirements of stages and of the whole load into a single key, as if the user had listed all of them
-/// there. If the file has both spellings of the requirements of the whole load, both stay, so that the check of the
-/// keys refuses the second.
+/// Moves the thresholds of single stages into the list of thresholds for the whole load. If a file has such a list as
+/// `threshold` and as `thresholds`, keeps both keys, so that the caller's check refuses the second key.
 fn join_thresholds(keys: &mut Vec<ScenarioKey>) {
     let (of_stages, others): (Vec<_>, Vec<_>) = std::mem::take(keys).into_iter().partition(ScenarioKey::is_of_stage);
     *keys = others;

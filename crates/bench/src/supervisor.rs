@@ -1,6 +1,6 @@
-//! Supervises the processes of a run. Starts the sink, the relay and the source, waits until the last
-//! messages have arrived, and stops the relay and the sink. For MADES, the source is the bench and
-//! the relay is the endpoint, and there is no sink.
+//! Supervises the processes of a run. Starts the sink, the relay and the source, waits until the last messages have
+//! arrived, and stops the relay and the sink. In a MADES run, the MADES bench has the role of the source, the endpoint
+//! has the role of the relay, and there is no sink.
 //!
 //! ```text
 //! start_sink ─ listening ─→ follow_source ─ exited ─→ await_arrivals ─ all there, or quiet ─→ stop_sink ─→ finish
@@ -32,16 +32,17 @@ const EVENT_TIMEOUT: Duration = Duration::from_millis(50);
 const LISTEN_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time that a process has to write its files and exit after it is asked to stop.
 const STOP_TIMEOUT: Duration = Duration::from_secs(60);
-/// Like `STOP_TIMEOUT`, but shorter, because the user has asked a second time to stop.
+/// Time that a process has to exit after the user's second request to stop.
 const URGENT_STOP_TIMEOUT: Duration = Duration::from_secs(5);
-/// If nothing arrives for this long, no more messages are expected. The pause is short because the
-/// bench's own sink is only one hop away.
+/// Pause in arrivals after which the bench expects no more messages. It is short, because the source sends directly to
+/// the bench's own sink.
 const QUIET_TIMEOUT: Duration = Duration::from_secs(2);
-/// Like `QUIET_TIMEOUT`, for a sink behind a relay. A working relay may pause, but has no reason to wait for long
-/// because its next hop accepts everything.
+/// Pause in arrivals after which the bench expects no more messages from a relay. A working relay may pause, but has no
+/// reason to wait for longer, because its next hop accepts everything.
 const RELAY_QUIET_TIMEOUT: Duration = Duration::from_secs(10);
-/// Like `QUIET_TIMEOUT`, while a mailbox is closed and the sink cannot see its mail. The sink tries to open the mailbox
-/// again every 5 s, and a server that has just been started may be slow to answer a login.
+/// Pause in arrivals after which the bench expects no more messages, if the sink cannot read a mailbox at the moment.
+/// The pause is long, because the sink tries to open the mailbox again only every 5 s, and a server that has just been
+/// started may be slow to answer a login.
 pub(super) const CLOSED_MAILBOX_TIMEOUT: Duration = Duration::from_secs(30);
 const IDLE_POLL_INTERVAL: Duration = Duration::from_millis(300);
 /// The relay counts as idle if it uses less than this share of a CPU.
@@ -53,7 +54,8 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Completeness {
     All,
-    /// Some messages are missing, because no more arrived or because the user did not want to wait.
+    /// The bench stopped waiting although messages are missing, because no more arrived for a while, because a process
+    /// died, or because the user asked to stop.
     NotAll,
 }
 
@@ -66,8 +68,7 @@ pub(super) struct StandingRelay {
 }
 
 impl StandingRelay {
-    /// If the relay has ended in the meantime, returns how it ended, for example `exit status 2:
-    /// disk full`.
+    /// If the relay has ended in the meantime, returns how it ended, for example `exit status 2: disk full`.
     pub(super) fn exit(&mut self) -> Result<Option<String>> {
         let ended = self.process.poll()?;
         Ok(ended.map(|status| {
@@ -84,7 +85,7 @@ pub(super) struct Supervisor {
     progress: LatestProgress,
     display: ProgressDisplay,
     listening: Vec<ListenAddresses>,
-    /// The processes, in the order in which the mail passes them.
+    /// The processes, in the order in which mail passes through them.
     parties: Vec<PartyProcess>,
     /// Set if there is a relay between the source and the sink. The relay may be the bench's own or
     /// one that was already running, such as a server in front of a remote sink.
@@ -96,22 +97,21 @@ pub(super) struct Supervisor {
     load_started_at: Option<LoadStart>,
     /// Processes that ended without having been asked to.
     deaths: Vec<(Role, Death)>,
-    /// Run records that processes could not write to their files, and reported on standard output
-    /// instead.
+    /// Run records that processes printed on standard output, because they could not write them to their files.
     unwritten: Vec<(Role, Record)>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct LoadStart {
     instant: Instant,
-    /// The same moment as `instant`, on the clock that run records use.
+    /// Start of the load, on the clock that run records use (`outputs::record_time`).
     at: Duration,
 }
 
 #[derive(Debug, Default)]
 struct Stopping {
     asked_at: Option<Instant>,
-    /// Time at which the process was asked to stop again, because the user did not want to wait any longer.
+    /// Time of the second request to stop, which the process gets when the user sends a second signal.
     urged_at: Option<Instant>,
 }
 
@@ -160,8 +160,8 @@ impl Supervisor {
         })
     }
 
-    /// Returns a sender for reports that do not come from the supervisor's own processes, such as
-    /// reports of a remote sink.
+    /// Returns the sending end of the channel from which the supervisor reads reports. The watcher of a remote sink
+    /// uses it to add the reports of that sink.
     pub(super) fn events(&self) -> Sender<(Role, LiveEvent)> {
         self.events_tx.clone()
     }
@@ -176,14 +176,13 @@ impl Supervisor {
         self.await_listening(Role::Sink, &ReadySignal::Reported, LISTEN_TIMEOUT)
     }
 
-    /// Starts the relay, waits until it listens, and returns its address. A relay that ran before
-    /// must have ended.
+    /// Starts the relay, waits until it listens, and returns its address. A relay that ran before must have ended.
     pub(super) fn start_relay(&mut self, launch: RelayLaunch) -> Result<String> {
         self.spawn_relay(launch.command)?;
         self.await_listening(Role::Relay, &launch.ready_signal, launch.ready_within)
     }
 
-    /// Starts the relay without waiting until it listens. An audit uses this to end the server again during its start.
+    /// Starts the relay without waiting until it listens. An audit uses this to kill the server again during its start.
     pub(super) fn spawn_relay(&mut self, command: PartyCommand) -> Result<()> {
         self.listening.retain(|listening| listening.role != Role::Relay);
         if let Some(former) = self.observations().into_iter().find(|party| party.role == Role::Relay) {
@@ -212,14 +211,14 @@ impl Supervisor {
         self.ensure_all_alive()
     }
 
-    /// Returns the number of messages that the sink has reported, including copies and mail of others. It shows
-    /// whether mail still arrives. To find out how much of the run's mail has arrived, use `settled`.
+    /// Returns the number of messages that the sink has reported, including duplicates and mail from other senders. The
+    /// number shows whether mail still arrives. To find out how much of the run's mail has arrived, use `settled`.
     pub(super) fn delivered(&self) -> u64 {
         self.progress.delivered()
     }
 
-    /// Returns the number of units, each a message for one recipient, that the sink has reported as delivered or
-    /// bounced. Unlike `delivered`, this does not count copies.
+    /// Returns the number of (message, recipient) pairs that the sink has reported as delivered or bounced. Unlike
+    /// `delivered`, this does not count duplicates.
     pub(super) fn settled(&self) -> u64 {
         self.progress.settled()
     }
@@ -228,8 +227,8 @@ impl Supervisor {
         self.listening.iter().find(|listening| listening.role == role)?.http.as_deref()
     }
 
-    /// Samples the CPU time and the memory of the relay. After a restart, the figures belong to the
-    /// relay's current process only.
+    /// Samples the CPU time and the memory of the relay. After a restart, the figures include only the relay's current
+    /// process.
     pub(super) fn sample_relay(&mut self) -> ProcessUsage {
         self.party(Role::Relay).sample()
     }
@@ -270,7 +269,7 @@ impl Supervisor {
         let name = self.party(role).name;
         loop {
             let ended = self.party(role).poll()?;
-            // Poll before reading the reports, because the last reports of a process have arrived once it has ended.
+            // Check whether the process has ended before reading its reports, so that its last report is not missed.
             self.process_events();
             if let Some(listening) = self.listening.iter().find(|listening| listening.role == role) {
                 let first = listening.addresses.first().cloned();
@@ -331,16 +330,17 @@ impl Supervisor {
         }
     }
 
-    /// Waits until the sink has received as many messages as were accepted, or until no more arrive. Copies and mail of
-    /// others count too, so this is only for mail without traces, which cannot be told apart.
+    /// Waits until the sink has received as many messages as were accepted, or until no more arrive. The count includes
+    /// duplicates and mail from other senders, so use this function only for mail without trace headers, which cannot
+    /// be counted more exactly.
     ///
-    /// A relay gets this time even if the user has asked to stop, because all messages of the shorter run may still be
-    /// accounted for. A second request ends the wait.
+    /// If the user has already stopped the load, a relay still gets time to deliver what it accepted until then. A
+    /// further request to stop ends the wait.
     pub(super) fn await_arrivals(&mut self, accepted: u64) -> Result<Completeness> {
         self.await_count(accepted, LatestProgress::delivered)
     }
 
-    /// Waits like [`Self::await_arrivals`], but until `count` has reached `accepted`.
+    /// Waits until `count` has reached `accepted`, or until no more messages arrive.
     pub(super) fn await_count(
         &mut self,
         accepted: u64,
@@ -349,8 +349,9 @@ impl Supervisor {
         self.await_all(accepted, count, || true)
     }
 
-    /// Waits like [`Self::await_count`], but also until `are_all_there` returns true. The count alone is not enough,
-    /// because it may include messages whose 250 never reached the source.
+    /// Waits until `count` has reached `accepted` and `are_all_there` returns true, or until no more messages arrive.
+    /// The count alone is not enough, because a message can be delivered and counted although the source never received
+    /// the 250 for it.
     pub(super) fn await_all(
         &mut self,
         accepted: u64,
@@ -379,8 +380,9 @@ impl Supervisor {
         Ok(if is_complete { Completeness::All } else { Completeness::NotAll })
     }
 
-    /// Returns the strongest request to stop that allows a wait for arrivals that begins now. Only a stronger request
-    /// ends this wait. The first request may already have ended the load, and a relay still gets time to deliver.
+    /// Returns a request to stop: only a stronger request ends a wait for arrivals. If the user's first request has
+    /// already ended the load, the wait ignores that request, because a relay still needs time to deliver. Without a
+    /// relay, any request ends the wait.
     pub(super) fn request_before_wait(&self) -> StopRequest {
         match self.has_relay {
             true => self.asked().min(StopRequest::Stop),
@@ -393,8 +395,8 @@ impl Supervisor {
         !self.deaths.iter().any(|(role, _)| *role != Role::Source)
     }
 
-    /// Waits until the relay has finished the work that follows the last delivery. Then ends the
-    /// sampling of the relay, so that the CPU time of its shutdown is not counted.
+    /// Waits until the relay is idle, because it may still have work to do after the last delivery. Then stops
+    /// measuring the relay, so that the CPU time of its shutdown is not counted.
     pub(super) fn await_relay_idle(&mut self) -> Result<()> {
         if self.find(Role::Relay).is_none() {
             return Ok(());
@@ -422,8 +424,8 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Ends the sampling of the relay, if there is one. The caller does this when the measured work
-    /// is done, so that the CPU time of the shutdown is not counted.
+    /// Measures the relay, if there is one, for the last time. The caller does this when the measured work is done, so
+    /// that the CPU time of the shutdown is not counted.
     pub(super) fn stop_sampling_relay(&mut self) {
         if let Some(relay) = self.find(Role::Relay) {
             relay.sample();
@@ -431,13 +433,14 @@ impl Supervisor {
         }
     }
 
-    /// Stops the relay with the signal that `stop` sends. A failing exit status is recorded as the relay's death. If
-    /// the relay only failed to write its record, returns the relay's error instead.
+    /// Calls `stop` to make the relay end, and waits for the end. Returns an error if other processes of the relay
+    /// still run, or if the relay could not write its run record. Any other failing exit status is recorded as the
+    /// relay's death.
     pub(super) fn stop_relay(&mut self, stop: impl Fn(&PartyProcess)) -> Result<Option<anyhow::Error>> {
         self.stop_party(Role::Relay, &stop)
     }
 
-    /// Stops the sink. Returns the sink's error if it could not write its files.
+    /// Stops the sink, and returns its error if it could not write its files.
     pub(super) fn stop_sink(&mut self) -> Result<Option<anyhow::Error>> {
         self.stop_party(Role::Sink, &PartyProcess::terminate)
     }
@@ -493,7 +496,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Reads the reports of the processes. If there is no report, waits up to 50 ms for one.
+    /// Handles all reports that the processes have sent, and updates the display. Waits up to 50 ms for a first report.
     pub(super) fn process_events(&mut self) {
         let mut next_event = self.events.recv_timeout(EVENT_TIMEOUT).ok();
         while let Some(event) = next_event {
@@ -522,8 +525,8 @@ impl Supervisor {
         }
     }
 
-    /// Shows that everything is sent, that `arrived` of `accepted` messages have arrived, and that the bench waits for
-    /// the other messages for at most the time `left`.
+    /// Shows how many of the accepted messages have arrived, and for how long (`left`) the bench still waits for the
+    /// others.
     pub(super) fn show_wait(&mut self, arrived: u64, accepted: u64, left: Duration) {
         self.display.show(|| wait_line(arrived, accepted, left));
     }
@@ -532,14 +535,13 @@ impl Supervisor {
         self.progress.source()
     }
 
-    /// Returns the record that a process could not write to its file.
+    /// Removes and returns the run record that a process has printed because it could not write its file.
     pub(super) fn take_unwritten(&mut self, role: Role) -> Option<Record> {
         let position = self.unwritten.iter().position(|(whose, _)| *whose == role)?;
         Some(self.unwritten.swap_remove(position).1)
     }
 
-    /// Returns the time at which the load began, on the clock that run records use. Zero before the load
-    /// begins.
+    /// Returns the time at which the load began, on the clock that run records use. Zero before the load begins.
     pub(super) fn load_started_at(&self) -> Duration {
         self.load_started_at.map_or(Duration::ZERO, |start| start.at)
     }
@@ -552,15 +554,14 @@ impl Supervisor {
         self.deaths.iter().find_map(|(whose, death)| (*whose == role).then_some(death))
     }
 
-    /// Removes the relay's death from the deaths of the run, and returns it. An audit ends the relay itself, so it
-    /// calls this before it starts the relay again, because only the next start counts.
+    /// Removes the relay's death from the deaths of the run, and returns it. An audit calls this before it restarts a
+    /// relay that it has killed, so that this death does not count as a failure.
     pub(super) fn take_relay_death(&mut self) -> Option<Death> {
         let at = self.deaths.iter().position(|(whose, _)| *whose == Role::Relay)?;
         Some(self.deaths.remove(at).1)
     }
 
-    /// Returns an error if a process has died. Callers use this if an incomplete run is of no use to
-    /// them.
+    /// Returns an error if a process has died. Callers use this if an incomplete run is of no use to them.
     pub(super) fn ensure_all_alive(&self) -> Result<()> {
         match self.deaths.first() {
             Some((role, death)) => bail!("{}", judge::death_text(role.name(), death)),
@@ -611,9 +612,8 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Judges the exit status of a process that was asked to stop or has finished. Returns the
-    /// process's error if it could not do its work. Any other failure is recorded as the process's
-    /// death.
+    /// Checks the exit status of a process that was asked to stop or has finished. Returns an error if the process
+    /// could not do its work (exit status 2). Any other failure is recorded as the process's death.
     fn exit_error(&mut self, role: Role, status: ExitStatus) -> Option<anyhow::Error> {
         while let Ok(event) = self.events.try_recv() {
             self.handle_event(event);
@@ -651,8 +651,9 @@ mod tests {
     #[test]
     fn the_wait_ends_when_what_was_accepted_is_there_and_not_when_as_much_else_is() {
         let quiet = Duration::from_millis(150);
-        // Each report of the sink has the number of messages that have arrived, and the number of mailboxes that are
-        // closed. With `has_last`, the last report means that all accepted messages have arrived.
+        // Each report of the sink has the number of messages that have arrived, and the number of mailboxes that the
+        // sink cannot read. If `has_last` is false, one of the 10 accepted messages never arrives, even if 10 messages
+        // arrive.
         for (situation, reports, has_last, expected) in [
             ("all", vec![(10, 0)], true, Completeness::All),
             ("one whose 250 was lost instead of one that was accepted", vec![(10, 0)], false, Completeness::NotAll),
@@ -668,7 +669,8 @@ mod tests {
                 for (settled, closed) in reports {
                     let progress = LiveProgress { settled, closed, ..LiveProgress::default() };
                     events.send((Role::Sink, LiveEvent::Progress(progress))).unwrap();
-                    // Pause for longer than `quiet` while a mailbox is closed, because that must not end the wait.
+                    // If a report says that a mailbox cannot be read, the next report comes only after three times the
+                    // quiet time-out. The supervisor must wait for it, because the missing mail may be in that mailbox.
                     std::thread::sleep(if closed > 0 { 3 * quiet } else { quiet / 3 });
                 }
             });

@@ -7,7 +7,8 @@ use std::path::Path;
 /// Size limit for the file of a scenario or a recipe, in bytes.
 pub(crate) const MAX_BYTES: usize = 1 << 16;
 
-/// Returns true if the word ends in `.toml`, and is therefore taken as a file and not as a name.
+/// Returns true if the word ends in `.toml`, so that it is the path of a file and not the name of a built-in scenario
+/// or recipe.
 pub fn is_toml_file(word: &str) -> bool {
     Path::new(word).extension().is_some_and(|extension| extension == "toml")
 }

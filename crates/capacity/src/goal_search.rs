@@ -13,13 +13,14 @@ use crate::result::{GoalFinding, GoalOutcome};
 use crate::settings::{SearchLevel, SearchSettings};
 
 const MAX_DOUBLINGS: usize = 20;
-/// Any load within the middle half of an interval counts as its middle. The search prefers a load there that already
-/// has trials, because this load may need fewer new ones.
+/// To divide an interval, the search prefers a load near the middle that already has trials, because such a load may
+/// need fewer new trials. A load counts as near if its distance from the middle is at most a quarter of the interval.
 const MIDDLE: f64 = 0.25;
-/// Relative tolerance for the width of an interval, because rates are rounded to six digits.
+/// Relative tolerance for the width of an interval. Its two bounds are rounded to six digits, so it may be slightly
+/// wider than requested.
 const ROUNDING: f64 = 1e-4;
-/// Lowest next load after an overloaded trial, as a share of that trial's load. The search goes no lower even if the
-/// server delivered much less in the trial.
+/// After an overloaded trial, the search continues at the rate that the server delivered, but not below this share of
+/// the trial's load.
 const MAX_FALL: f64 = 0.25;
 
 #[derive(Clone, Debug)]
@@ -29,15 +30,15 @@ pub(crate) struct SearchFacts {
     pub(crate) history: TrialHistory,
     /// Lowest load that the generator could not offer.
     pub(crate) ceiling: Option<f64>,
-    /// Rate that the flat-out trial reached, which is the first load to try. `None` in a bisection, which has no
-    /// flat-out trial.
+    /// Rate that was reached when each session sent as fast as it could (the flat-out trial). The search tries this
+    /// rate first. `None` in a bisection, which has no flat-out trial.
     pub(crate) flat_out_per_s: Option<f64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum NextLoad {
     Measure(f64),
-    /// The search needs no more trials on this level of precision.
+    /// The search has a result at its present precision (`SearchLevel`), and needs no more trials for it.
     Settled(GoalFinding),
 }
 
@@ -45,7 +46,7 @@ enum NextLoad {
 pub(crate) struct GoalSearch {
     goal: usize,
     level: usize,
-    /// Bounds that the previous, coarser level has found. They save trials on this level if its trials confirm them.
+    /// Bounds of the capacity that the search found with lower precision. It now begins between them to save trials.
     hint: LoadBounds,
     finding: Option<GoalFinding>,
 }
@@ -55,9 +56,9 @@ impl GoalSearch {
         Self { goal, level: 0, hint, finding: None }
     }
 
-    /// Advances as far as possible without another trial. Returns the level and the load that the search needs next, or
-    /// `None` if it needs no more trials for now. It may need more trials later, because a trial for another goal may
-    /// find a lower bad load.
+    /// Returns the next trial that the search needs, as its level of precision and its load. Levels that need no more
+    /// trials are skipped. Returns `None` if the search needs no trial now. A later call can return a trial again, if a
+    /// trial for another goal shows that a lower load is already bad.
     pub(crate) fn advance(&mut self, facts: &SearchFacts) -> Option<(usize, f64)> {
         loop {
             let bounds = self.bounds(facts);
@@ -76,10 +77,11 @@ impl GoalSearch {
         }
     }
 
-    /// Returns the result so far. The caller may call this function at any point of the search.
+    /// Returns the result so far, at any point of the search.
     pub(crate) fn outcome(&self, facts: &SearchFacts) -> GoalOutcome {
-        // If this level of the search has no bound yet, use the bound of the nearest coarser level, unless it
-        // contradicts a finer level, as a lower bound above the upper bound would.
+        // Each level of the search finds a lower and an upper bound of the capacity, more precisely than the level
+        // before. Take each bound from the most precise level that has found one. Skip a bound of a less precise level
+        // if it contradicts the other bound, for example a lower bound above the upper bound.
         let mut lower: Option<f64> = None;
         let mut upper: Option<f64> = None;
         for level in facts.levels[..=self.level].iter().rev() {
@@ -121,14 +123,14 @@ impl GoalSearch {
     }
 
     /// Returns the lowest load that the generator could not offer. Returns `None` while the upper bound of the previous
-    /// level is lower and still undecided on this level, because that bound is tried first.
+    /// level is lower and has yet to be tried.
     fn ceiling(&self, bounds: LoadBounds, facts: &SearchFacts) -> Option<f64> {
         let is_open = |hint: f64| bounds.upper.is_none() && bounds.lower.is_none_or(|lower| lower < hint);
         facts.ceiling.filter(|ceiling| !self.hint.upper.is_some_and(|hint| hint < *ceiling && is_open(hint)))
     }
 
-    /// Searches below a load that the generator could not offer. The width of the coarsest level is enough, because the
-    /// result is only a lower bound of the server's capacity.
+    /// Searches for the capacity below the load `ceiling`, which was too high for the generator. The result is only a
+    /// lower bound of the server's capacity, so the search ends with the precision of its first, coarsest level.
     fn below_ceiling(&self, lower: Option<f64>, ceiling: f64, facts: &SearchFacts) -> NextLoad {
         match lower {
             Some(lower) if is_near(lower, ceiling, facts.levels[0].width) => {
@@ -168,8 +170,9 @@ impl GoalSearch {
         }
     }
 
-    /// Returns the next load to try below the bad load `upper`, which is one step lower. On the first level, it is the
-    /// rate that the server delivered at `upper` if that is lower still, but at least `MAX_FALL` of `upper`.
+    /// Returns the next load to try below the bad load `upper`. This load is usually one step lower. On the first
+    /// level, if an overloaded server delivered even less, it is the delivered rate, but at least `MAX_FALL` times
+    /// `upper`.
     fn step_down(&self, upper: f64, facts: &SearchFacts) -> NextLoad {
         let step = upper / self.step(LoadClass::Upper, facts);
         let delivered_per_s = facts.history.delivered_per_s(upper).filter(|_| self.level == 0);
@@ -192,8 +195,8 @@ impl GoalSearch {
         })
     }
 
-    /// Returns the ratio between a load and the next one to try. The first step has the width of the level, and each
-    /// further step in this direction is twice as long, so that a distant bound is reached soon.
+    /// Returns the factor between a load and the next load to try above or below it. The first step is as long as the
+    /// bounds may be apart. To reach a distant bound soon, each further step in that direction is twice as long.
     fn step(&self, class: LoadClass, facts: &SearchFacts) -> f64 {
         let level = facts.levels[self.level];
         let count = facts.history.count(self.goal, level, facts.settings.exceed_ratio, class);

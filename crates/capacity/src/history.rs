@@ -1,17 +1,17 @@
-//! All trials of a search by load, and the class of each load (RFC 9971 §6.4).
+//! Keeps the trials of a search for each load, and classifies the load as good, bad or undecided (RFC 9971 §6.4).
 use crate::settings::{CapacityGoal, SearchLevel, SearchSettings};
 use crate::trial::TrialFigures;
 
 /// Number of void trials in a row after which a load counts as impossible to offer.
 const MAX_VOIDS: u32 = 3;
-/// Relative tolerance for comparing sums of seconds.
+/// Relative tolerance when sums of durations are compared, because floating-point sums have rounding errors.
 const ROUNDING: f64 = 1e-9;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LoadClass {
-    /// Enough trials of the load are good, so it is a lower bound.
+    /// Enough trials at the load met the goal, so the load is a lower bound of the capacity.
     Lower,
-    /// Too many trials of the load are bad, so it is an upper bound.
+    /// Too many trials at the load missed the goal, so the load is an upper bound of the capacity.
     Upper,
     Undecided,
 }
@@ -45,12 +45,13 @@ struct MeasuredLoad {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TrialHistory {
     loads: Vec<MeasuredLoad>,
-    /// Goals that a confirmation missed: index of the goal, and rate from which all loads count as bad for it.
+    /// Goals that a confirmation trial missed. Each entry has the goal's index and a rate from which all loads count as
+    /// bad for this goal.
     refuted: Vec<(usize, f64)>,
 }
 
 impl TrialHistory {
-    /// Adds a trial. Returns for each goal whether the trial met it.
+    /// Adds a trial, and returns for each goal whether the trial met it.
     pub(crate) fn add(
         &mut self,
         rate_per_s: f64,
@@ -71,15 +72,16 @@ impl TrialHistory {
         is_good
     }
 
-    /// Counts a void trial. Returns true after so many in a row that the load counts as impossible to offer.
+    /// Counts a void trial, in which something other than the server was the bottleneck. Returns true if the last
+    /// `MAX_VOIDS` trials at this load were void.
     pub(crate) fn add_void(&mut self, rate_per_s: f64) -> bool {
         let load = self.load(rate_per_s);
         load.voids_in_a_row += 1;
         load.voids_in_a_row >= MAX_VOIDS
     }
 
-    /// Marks this load and all higher loads as bad for each goal that a confirmation did not meet. The confirmation
-    /// outweighs all trials of the search, even good ones at these loads.
+    /// Marks this load and all higher loads as bad for each goal that the confirmation trial missed. The confirmation
+    /// trial outweighs all trials of the search, even good ones at these loads.
     pub(crate) fn refute(&mut self, rate_per_s: f64, met: &[bool]) {
         self.load(rate_per_s);
         let missed = met.iter().enumerate().filter(|(_, met)| !**met);
@@ -108,8 +110,8 @@ impl TrialHistory {
         })
     }
 
-    /// Returns the bounds of a goal. The smallest bad load is the upper bound even if there is a good load above it
-    /// (loss inversion).
+    /// Returns the smallest bad load for a goal as the upper bound, and the largest good load below it as the lower
+    /// bound. A good load above the upper bound (loss inversion) is ignored.
     pub(crate) fn bounds(&self, goal: usize, level: SearchLevel, exceed_ratio: f64) -> LoadBounds {
         let mut bounds = LoadBounds::default();
         for (rate, class) in self.classes(goal, level, exceed_ratio) {
@@ -129,7 +131,7 @@ impl TrialHistory {
         self.classes(goal, level, exceed_ratio).filter(|(_, class)| *class == wanted).count()
     }
 
-    /// Returns the loads between two others that have been tried, but need more trials to count as good or bad.
+    /// Returns the loads within an interval that have been tried but need more trials to count as good or bad.
     pub(crate) fn undecided(
         &self,
         goal: usize,
@@ -150,8 +152,8 @@ impl TrialHistory {
         finite.reduce(f64::max)
     }
 
-    /// Returns the conditional throughput (RFC 9971) at a good load: the load minus the loss of its worst trial. The
-    /// share of trials that may be bad (the exceed ratio) is left out first.
+    /// Returns the conditional throughput (RFC 9971) at a good load: the load minus the loss of its worst trial. First,
+    /// the share of the trials that may be bad (the exceed ratio) is left out, beginning with the worst trial.
     pub(crate) fn throughput(&self, goal: usize, rate_per_s: f64, settings: &SearchSettings) -> Option<f64> {
         let load = self.loads.iter().find(|load| load.rate_per_s == rate_per_s)?;
         let graded = load.trials.iter().map(|trial| (trial.grades[goal].loss_ratio, trial.duration_s));
@@ -172,9 +174,9 @@ impl TrialHistory {
 }
 
 impl MeasuredLoad {
-    /// Sums the seconds of good and of bad trials, and classifies the load once as if all missing seconds were good and
-    /// once as if all were bad. If both classes are the same, the load is decided. For example, if half of 35 s may be
-    /// bad, four good trials of 5 s are enough.
+    /// Classifies the load by the total durations of its good and of its bad trials. The load counts as good or bad as
+    /// soon as no result of the remaining trials could change that. For example, if half of 35 s may be bad, four good
+    /// trials of 5 s are enough.
     fn class(&self, goal: usize, level: SearchLevel, exceed_ratio: f64) -> LoadClass {
         let sum = |is_good: bool| {
             let trials = self.trials.iter().filter(move |trial| trial.grades[goal].is_good == is_good);
@@ -238,7 +240,7 @@ mod tests {
         let settings = SearchSettings::default();
         let losses = [0.004, 0.0, 0.9, 0.002, 0.8, 0.006, 0.7];
         let history = history(&losses.map(|loss| (1_000.0, loss)));
-        // Half of the seven trials' 35 s may be bad, so only the four best trials count, which lost 0.6 % at most.
+        // Half of the time may be bad: three of the seven trials of 5 s. The worst of the other four trials lost 0.6 %.
         let throughput = history.throughput(0, 1_000.0, &settings).unwrap();
         assert!((throughput - 994.0).abs() < 1e-6, "{throughput}");
         assert_eq!(history.throughput(0, 7.0, &settings), None);

@@ -22,7 +22,7 @@ pub struct CapacityPlan {
     pub stable_per_s: f64,
     /// Number of servers that the peak needs. `None` if no peak was given.
     pub instances: Option<u64>,
-    /// Share by which the stable rate of all servers together exceeds the peak: 0.2 for 20 %.
+    /// Share by which the rate that all planned servers can sustain together exceeds the peak rate: 0.2 for 20 %.
     pub headroom: Option<f64>,
     /// Number of users that one server can serve in the busy hour. `None` if `messages_per_user` was not given.
     pub users: Option<u64>,

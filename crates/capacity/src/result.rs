@@ -8,7 +8,7 @@ pub enum GoalFinding {
     Found,
     /// The highest rate of the search meets the goal, so the capacity may be above the range that was searched.
     HighestRateHeld,
-    /// Above the lower bound, the generator, the sink or the host is the bottleneck, so the server may be faster.
+    /// The generator, the sink or the host could not keep up above the lower bound, so the server may be faster.
     GeneratorLimit,
     /// The lowest rate of the search misses the goal, so the capacity is below the range that was searched.
     LowestRateMissed,
@@ -28,7 +28,7 @@ impl GoalFinding {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GoalOutcome {
     pub finding: GoalFinding,
-    /// Relevant lower bound of RFC 9971: the largest load below `upper_per_s` that meets the goal.
+    /// Highest load that met the goal and is below `upper_per_s` (the relevant lower bound of RFC 9971).
     pub lower_per_s: Option<f64>,
     /// Relevant upper bound of RFC 9971: the smallest load that misses the goal.
     pub upper_per_s: Option<f64>,
@@ -52,8 +52,8 @@ pub enum SearchEnding {
 pub struct TrialEntry {
     pub trial: SearchTrial,
     pub outcome: TrialOutcome,
-    /// Says for each goal whether the trial met it. Empty if the trial judges nothing, for example because it was void
-    /// or flat out.
+    /// Says for each goal whether the trial met it. Empty for trials that are not judged, such as void trials and the
+    /// first trial, in which each session sends as fast as it can.
     pub met: Vec<bool>,
 }
 
@@ -61,15 +61,16 @@ pub struct TrialEntry {
 pub struct SearchResult {
     pub ending: SearchEnding,
     pub goals: Vec<GoalOutcome>,
-    /// Rate that the flat-out trial reached. `None` if the search began with a bisection.
+    /// Rate that was reached when each session sent as fast as it could. `None` if the search was a bisection, which
+    /// has no such trial.
     pub flat_out_per_s: Option<f64>,
     pub trials: Vec<TrialEntry>,
-    /// Total duration of all trials in seconds, including waits.
+    /// Total duration of all trials in seconds, including the waits for the last deliveries.
     pub spent_s: f64,
 }
 
 impl SearchResult {
-    /// Returns the rate that meets every goal, or `None` if no rate meets one of the goals.
+    /// Returns the rate that meets every goal, or `None` if there is a goal that no rate meets.
     pub fn capacity_per_s(&self) -> Option<f64> {
         let rates: Option<Vec<f64>> = self.goals.iter().map(|goal| goal.throughput_per_s).collect();
         rates?.into_iter().reduce(f64::min)

@@ -1,12 +1,13 @@
-//! The search as a state machine. It requests trials, the caller reports their outcomes, and it ends with a result.
+//! A state machine that searches for the capacity. It requests trials, the caller runs them and reports their outcomes,
+//! and at the end the search returns a result.
 use crate::goal_search::{GoalSearch, SearchFacts};
 use crate::history::{LoadBounds, TrialHistory};
 use crate::result::{GoalFinding, SearchEnding, SearchResult, TrialEntry};
 use crate::settings::{CapacityGoal, SearchError, SearchSettings, SearchStart};
 use crate::trial::{SearchTrial, TrialFigures, TrialLoad, TrialOutcome};
 
-/// When a confirmation misses a goal, no load below this share of the confirmed load becomes bad, even if the server
-/// delivered a lower rate.
+/// If a confirmation trial misses a goal, all loads from the rate that the server delivered in it count as bad. This
+/// rate is raised to 80 % of the trial's load if the server delivered even less.
 const MAX_REFUTED: f64 = 0.8;
 
 #[derive(Clone, Debug)]
@@ -80,10 +81,10 @@ impl CapacitySearch {
         }
     }
 
-    /// Runs trials until the search ends. If a later confirmation misses a goal, another call continues the search.
+    /// Runs trials until the search ends. Another call continues it after a confirmation trial that misses a goal.
     ///
     /// # Errors
-    /// Returns the error of `carry_out` if a trial could not be run.
+    /// Returns the first error of `carry_out`, the caller's function that runs a trial.
     pub fn run<E>(
         &mut self,
         mut carry_out: impl FnMut(SearchTrial) -> Result<TrialOutcome, E>,
@@ -100,8 +101,8 @@ impl CapacitySearch {
                     Err(error) => Err(error),
                 },
             };
-            // Restore the searches from before the last `next_step`, because a confirmation may refute the loads on
-            // which that step was based, and the search then continues.
+            // The last `next_step` may have moved the search for a goal to a higher precision. Undo that, because the
+            // next call of `run` must continue with the lower precision if a confirmation trial misses the goal.
             self.searches = before;
             return result;
         }
@@ -112,19 +113,19 @@ impl CapacitySearch {
         self.result(SearchEnding::Stopped)
     }
 
-    /// Adds a trial of the confirmation, which outweighs all trials of the search. If it misses a goal, that goal's
-    /// capacity is below this load, and the search continues there. Returns true if every goal is met.
+    /// Adds a confirmation trial, which outweighs all trials of the search. If the confirmation trial misses a goal,
+    /// the search for this goal continues below the trial's load. Returns true if the trial meets every goal.
     pub fn take_confirmation(&mut self, trial: SearchTrial, figures: &TrialFigures) -> bool {
         let TrialLoad::RatePerS(rate) = trial.load else { return true };
         let met = self.facts.history.add(rate, trial.duration_s, figures, &self.goals);
-        // Refute all loads from the delivered rate upwards, because a queue grows at any load above it.
+        // Mark all loads from the delivered rate upwards as bad, because the server could deliver no more than that.
         let delivered_per_s = Some(figures.delivered_per_s).filter(|delivered| delivered.is_finite()).unwrap_or(rate);
         self.facts.history.refute(delivered_per_s.clamp(rate * MAX_REFUTED, rate), &met);
         met.iter().all(|met| *met)
     }
 
-    /// Returns the load to try next. The search of each goal proposes a load. Proposals of coarser levels come first,
-    /// and among these the smallest load, because its trial narrows the search of every goal.
+    /// Returns the load to try next. The search of each goal proposes a load and a precision. At the lowest of these
+    /// precisions, the smallest load is chosen, because a trial there narrows the search of every goal.
     fn wanted_load(&mut self) -> Option<TrialLoad> {
         if !self.is_started {
             return Some(TrialLoad::FlatOut);
@@ -140,7 +141,7 @@ impl CapacitySearch {
             TrialOutcome::Void { spent_s, .. } => *spent_s,
             TrialOutcome::MailLost | TrialOutcome::Stopped => 0.0,
         };
-        // `f64::max` ignores NaN, so a trial with an unknown time counts with its planned length.
+        // `f64::max` ignores NaN, so a trial of unknown duration counts with its planned length.
         self.spent_s += trial.duration_s.max(spent_s).min(self.facts.settings.time_limit_s);
         let met = match (&outcome, trial.load) {
             (TrialOutcome::MailLost, _) => self.end(SearchEnding::MailLost),
@@ -161,8 +162,8 @@ impl CapacitySearch {
         self.trials.push(TrialEntry { trial, outcome, met });
     }
 
-    /// Uses the rate that was delivered flat out as the first rate to try. If nothing was delivered, the search begins
-    /// with the lowest rate of the settings.
+    /// Ends the flat-out trial: the rate that was delivered in it is the first rate to try. If nothing was delivered,
+    /// the search begins with the lowest rate of the settings.
     fn begin(&mut self, delivered_per_s: f64) -> Vec<bool> {
         self.is_started = true;
         self.facts.flat_out_per_s = Some(delivered_per_s).filter(|rate| rate.is_finite() && *rate >= 0.0);
@@ -174,8 +175,8 @@ impl CapacitySearch {
         Vec::new()
     }
 
-    /// Returns the ending of a search that needs no more trials. It is `Void` if not even the lowest rate could be
-    /// offered.
+    /// Returns the ending for the case that no goal needs more trials. It is `Void` if not even the lowest rate could
+    /// be offered, else `Complete`.
     fn natural_ending(&self) -> SearchEnding {
         let is_void = |goal: &crate::result::GoalOutcome| goal.finding == GoalFinding::Void;
         if self.result(SearchEnding::Complete).goals.iter().any(is_void) {

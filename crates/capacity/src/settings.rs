@@ -12,22 +12,22 @@ const MAX_LENGTHENING: f64 = 4.0;
 /// Minimum length of a trial as a multiple of a goal's latency limit. Within this time, the queue of a server that is
 /// overloaded by 5 % grows until messages miss the limit.
 const TRIAL_LIMITS: f64 = 20.0;
-/// Minimum number of trials per load if trials are lengthened for a goal's limit. With three, a stall spoils a trial
-/// and not the search.
+/// If a goal's latency limit makes trials longer, there must be time for this number of trials at each rate. With three
+/// trials, of which half may be bad, a single stall does not make a load bad.
 const MIN_TRIALS: f64 = 3.0;
-/// Minimum of the setting `width`. Bounds cannot be arbitrarily close, because rates are rounded to six digits.
+/// Minimum of the setting `width`, 0.1 %. Closer bounds make no sense, because rates are rounded to six digits.
 const MIN_WIDTH: f64 = 0.001;
 const MAX_TRIALS: f64 = 100_000.0;
 
-/// A goal of the search, as the share of messages that may be missing or late.
+/// A goal that a load must meet: at most this share of its messages may be missing, rejected or late.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CapacityGoal {
     pub(crate) loss_ratio: f64,
 }
 
 impl CapacityGoal {
-    /// Makes a goal from its loss ratio. For example, the ratio of `p99 < LIMIT` is 0.01, because a message that is
-    /// later than the limit counts as lost.
+    /// Makes a goal from the share of messages that may be lost. For example, the share is 0.01 for `p99 < LIMIT`,
+    /// because a message that is later than the limit counts as lost.
     ///
     /// # Errors
     /// Fails if the ratio is negative, or not less than 1.
@@ -49,12 +49,13 @@ pub enum SearchStart {
     Bisection,
 }
 
-/// A level of precision. Coarse levels are cheap, and their bounds save trials on the finer levels.
+/// A level of precision, of which a search has several, from coarse to fine. Coarse levels need few trials, and their
+/// bounds save trials on the finer levels.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SearchLevel {
-    /// Total duration in seconds of the trials that judge a load.
+    /// Total duration, in seconds, of the trials at one load, after which the load counts as good or bad.
     pub sum_s: f64,
-    /// The search on this level ends when its bounds are this close, as a share of the upper bound.
+    /// The search on this level ends when the distance of its bounds is at most this share of the upper bound.
     pub width: f64,
 }
 
@@ -63,7 +64,7 @@ pub struct SearchSettings {
     pub trial_s: f64,
     /// Total duration in seconds of the trials that judge a load on the last, finest level.
     pub sum_s: f64,
-    /// Share of `sum_s` that bad trials may take without making the load bad.
+    /// A load is good if its bad trials take at most this share of the total trial time `sum_s`.
     pub exceed_ratio: f64,
     /// The search ends when its bounds are this close, as a share of the upper bound.
     pub width: f64,
@@ -73,18 +74,19 @@ pub struct SearchSettings {
     /// number.
     pub min_messages: f64,
     /// Longest latency limit of the goals, or 0 if there is none. A trial takes at least twenty times this limit, so
-    /// that messages miss the limit in an overload. If three such trials do not fit into `sum_s`, the trials are not
-    /// lengthened, and the growth of the backlog shows an overload.
+    /// that messages miss the limit in an overload. If three such trials do not fit into the time for one load, trials
+    /// keep their usual length. Only the growth of the backlog then reveals an overload.
     pub goal_limit_s: f64,
     pub time_limit_s: f64,
-    /// Number of levels before the last. Each level allows bounds twice as far apart as the next level.
+    /// Number of levels of lower precision before the final level. On each of them, the bounds may be twice as far
+    /// apart as on the level that follows.
     pub coarse_levels: u32,
     pub start: SearchStart,
 }
 
 impl Default for SearchSettings {
-    /// Judges a load by trials of 5 s, 35 s in total, of which half may be bad. The search ends when the bounds are
-    /// within 2 %.
+    /// Each load gets trials of 5 s, 35 s in total, and is good if at most half of this time was bad. The search ends
+    /// when the bounds are within 2 %.
     fn default() -> Self {
         Self {
             trial_s: 5.0,
@@ -103,13 +105,12 @@ impl Default for SearchSettings {
 }
 
 impl SearchSettings {
-    /// Returns settings for a quick search: trials of 2 s, 10 s per load, and bounds within 5 %.
+    /// Returns settings for a quick search, with trials of 2 s, 10 s in total at each load, and bounds up to 5 % apart.
     pub fn quick() -> Self {
         Self { trial_s: 2.0, sum_s: 10.0, width: 0.05, ..Self::default() }
     }
 
-    /// Returns settings for a search like in RFC 2544: a bisection with one trial of 60 s per load, none of which may
-    /// be bad.
+    /// Returns settings for a search like in RFC 2544: a bisection with one trial of 60 s per load, which must be good.
     pub fn rfc2544() -> Self {
         Self {
             trial_s: 60.0,
@@ -122,8 +123,8 @@ impl SearchSettings {
         }
     }
 
-    /// Returns the levels from the coarsest to the finest. On the first, a load is judged by one trial, and on the last
-    /// by trials of `sum_s` seconds. Each level has half the width of the level before.
+    /// Returns the levels, in the order of their precision. The first judges a load by one trial, and the last by
+    /// trials of `sum_s` seconds in total. The bounds on each level must be twice as close as on the level before.
     pub fn levels(&self) -> Vec<SearchLevel> {
         let coarse = self.coarse_levels.min(8);
         let level = |at: u32| {
@@ -141,8 +142,8 @@ impl SearchSettings {
         (self.min_messages / rate_per_s).clamp(self.trial_s, longest_s).max(for_limit_s)
     }
 
-    /// Returns true if trials can be long enough for a growing backlog to reach this latency limit. A load must still
-    /// be judged by three trials, so that a stall spoils one trial and not the search.
+    /// Returns true if trials can last so long that, in an overload, messages become later than this limit. Three such
+    /// trials must fit into the time for a load, because with fewer, a single stall could make the load bad.
     pub fn holds_limit(&self, limit_s: f64) -> bool {
         limit_s * TRIAL_LIMITS <= self.trial_s.max(self.sum_s / MIN_TRIALS)
     }

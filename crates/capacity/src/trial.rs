@@ -2,7 +2,7 @@
 /// yet, so latency alone would not show that the server cannot keep up.
 pub const BACKLOG_GROWTH_LIMIT: f64 = 0.01;
 const MIN_SAMPLES: usize = 3;
-/// Preferred number of backlog samples. If the second half of the load has fewer, earlier samples are used as well.
+/// `backlog_growth` uses the backlog samples of the load's second half, but at least this number if there are so many.
 const USUAL_SAMPLES: usize = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -20,13 +20,13 @@ pub struct SearchTrial {
     pub duration_s: f64,
 }
 
-/// Bottleneck other than the server, which makes a trial void.
+/// Reason why a trial is void: something other than the server was the bottleneck.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VoidCause {
     Generator,
     /// The sink, which receives the mail behind the server.
     Sink,
-    /// The host, because the hypervisor or other programs took its processors, or because descriptors or ports ran out.
+    /// The host, if other programs or the hypervisor took its processors, or if its file descriptors or ports ran out.
     Host,
 }
 
@@ -36,7 +36,7 @@ pub enum TrialOutcome {
     /// The generator, the sink or the host was the bottleneck, so the trial says nothing about the server.
     Void {
         cause: VoidCause,
-        /// Rate that was reached in spite of the bottleneck.
+        /// Messages per second that arrived although something other than the server slowed the trial down.
         delivered_per_s: f64,
         spent_s: f64,
     },
@@ -54,19 +54,20 @@ pub struct TrialFigures {
     /// Number of messages per second by which the backlog of due but undelivered mail grew, or `None` if it was not
     /// observed.
     pub backlog_growth_per_s: Option<f64>,
-    /// Set if everything was delivered soon after the load ended.
+    /// Set if all mail was delivered within a time limit after the load ended (in the bench, at most 5 s).
     pub is_drained: bool,
-    /// Duration of the trial, including waits.
+    /// Duration of the trial in seconds, including the wait for the last deliveries.
     pub spent_s: f64,
 }
 
 impl TrialFigures {
-    /// Makes the figures of a trial in which no backlog was observed.
+    /// Makes the figures of a trial in which nobody observed the server's backlog. Only the loss ratios then decide
+    /// whether the trial is good.
     pub fn new(loss_ratios: Vec<f64>, delivered_per_s: f64) -> Self {
         Self { loss_ratios, delivered_per_s, backlog_growth_per_s: None, is_drained: true, spent_s: 0.0 }
     }
 
-    /// Returns the loss ratio for this goal. A missing or NaN ratio counts as 1.0, total loss.
+    /// Returns the share of messages that count as lost for the goal with this index: 1.0 if it is missing or NaN.
     pub(crate) fn loss_ratio(&self, goal: usize) -> f64 {
         let ratio = self.loss_ratios.get(goal).copied().filter(|ratio| !ratio.is_nan());
         ratio.map_or(1.0, |ratio| ratio.clamp(0.0, 1.0))
@@ -88,8 +89,9 @@ pub struct BacklogSample {
 
 /// Computes the growth of the backlog in messages per second, or returns `None` with fewer than three samples. It uses
 /// the samples of the second half of the load, or the last four samples if that half has fewer. It sorts the slopes
-/// between every two samples, and returns the slope at the first third. A steadily growing queue therefore shows its
-/// full slope, but a stall in a single sample has no effect, even if it is the last of three samples.
+/// between all pairs of samples, and returns the slope one third of the way up this list. A steadily growing queue
+/// therefore shows its full slope, but a stall in a single sample has no effect, even if it is the last of three
+/// samples.
 pub fn backlog_growth(samples: &[BacklogSample], offered_s: f64) -> Option<f64> {
     let samples_from = |from_s: f64| {
         let is_meant =
@@ -113,8 +115,8 @@ pub fn backlog_growth(samples: &[BacklogSample], offered_s: f64) -> Option<f64> 
     slopes.get(slopes.len().checked_sub(1)? / 3).copied()
 }
 
-/// Loads of the confirmation, as shares of the capacity. The server must meet the goals at the first two, and the last
-/// shows the effect of an overload.
+/// Loads of the three confirmation trials, as shares of the capacity that the search found. The server must meet the
+/// goals at the first two, and the last shows the effect of an overload.
 pub const CONFIRMATION_SHARES: [f64; 3] = [0.8, 1.0, 1.2];
 
 const ORDERS: [[usize; 3]; 6] = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
@@ -158,11 +160,12 @@ mod tests {
         assert_eq!(backlog_growth(&alike, 5.0), None, "all at one moment");
     }
 
-    /// Name of the trial, length of its load in s, its rows, and whether it must count as backlogged.
+    /// A recorded trial: its name, the duration of its load in seconds, its intervals, and true if its backlog must
+    /// count as growing.
     type RecordedTrial = (&'static str, f64, &'static [(f64, f64)], bool);
 
-    /// Recorded trials of mailrun's relay on a host that was busy with builds. A row of a trial is (middle of the time
-    /// that the row covers in s, median latency in ms).
+    /// Recorded trials of mailrun's relay on a host that was busy with builds. Each pair of numbers is one interval of
+    /// a trial: the middle of the interval in seconds, and the median latency in milliseconds.
     const RECORDED: [RecordedTrial; 7] = [
         (
             "10 s, a stall in the second half",

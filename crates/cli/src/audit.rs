@@ -14,26 +14,29 @@ use std::time::Duration;
 
 /// Audits whether a server keeps the mail that it answered 250, when it is killed or stopped
 ///
-/// Starts the server by its recipe in a directory of its own, sends mail through it to a sink for two seconds, and makes a
-/// fault at a random moment. In every second round it sends a single message, and makes the fault after the 250, because load
-/// hides what is never synced. Then starts the server again, waits until its queue is empty, and does both once more, because a
-/// server may leave mail that it could not read until its next start. Accounts for every message that was answered 250.
-/// Each round has a new directory, which is kept if mail is missing.
+/// Each round starts the server by its recipe, sends mail through it to a sink for two seconds, and causes a fault at a
+/// random moment. In every second round of kill, stop, power-cut and read-error, it sends a single message and causes
+/// the fault after the 250. Under load, the sync for another message could hide a missing one. After the fault, the
+/// round starts the server again and waits until its queue is empty. Then the round restarts the server and waits once
+/// more, because some servers retry unreadable mail only at their next start. The audit accounts for every message that
+/// was answered 250. Each round has a new directory, which is kept if mail is missing.
 ///
 /// The verdict is PASS only if nothing that was answered 250 is missing. Duplicates are counted and allowed, unless a
 /// --threshold limits them: a server that was killed cannot know what it had delivered.
 ///
-/// A round counts only if mail was answered 250 before the fault, and if the fault ended every process of the server. A fault
-/// without a round that counts is no PASS. First, the recipe's [queue] command is tried without a fault: if it does not show
-/// mail that waits, the verdict is INCONCLUSIVE.
+/// A round counts only if mail was answered 250 before the fault, and if the fault ended every process of the server.
+/// If no round of a fault counts, the verdict cannot be PASS. Before the rounds, the audit tries the recipe's [queue]
+/// command without a fault. If this command does not report mail that waits, the verdict is INCONCLUSIVE.
 ///
-/// Faults: kill is SIGKILL to all processes, in every second pair of rounds up to three times more while the server
-/// starts again. It does not show whether the server syncs, because what it wrote is in the memory of the kernel. stop
-/// is SIGTERM. The others put the mail on a file system of mailrun's own, as root with /dev/fuse and tracefs: power-cut
-/// kills all processes, also while the server starts again, and drops unsynced data as a real file system may
-/// (--file-system); with disk-full there is no room for half a second; read-error is kill, and a read fails while the
-/// server starts again; with write-error a write fails once, and then the server is killed; with sync-error a sync
-/// fails once, and then the power is cut.
+/// With kill, all processes get SIGKILL. In the rounds 3, 4, 7, 8 and so on, they get it up to three times more while
+/// the server starts again. A kill does not show whether the server syncs, because the kernel keeps the data that was
+/// written. With stop, the server gets SIGTERM.
+///
+/// The other faults put the mail on a file system of mailrun's own, which requires root, /dev/fuse and tracefs. With
+/// power-cut, all processes are killed, also while the server starts again, and unsynced data is lost as on a real file
+/// system (--file-system). With disk-full, the disk has no room for half a second. With read-error, all processes are
+/// killed, and a read fails while the server starts again. With write-error, a write fails once, and the server is then
+/// killed. With sync-error, a sync fails once, and the power is then cut.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true,
           disable_help_subcommand = true, override_usage = "mailrun audit [OPTIONS] <RECIPE>\n       mailrun audit explain <RUN> [MESSAGE]")]
@@ -46,26 +49,26 @@ pub(super) struct AuditArgs {
     /// Faults, separated by commas: kill, stop, power-cut, disk-full, read-error, write-error, sync-error.
     #[arg(long, value_name = "FAULT,FAULT", value_delimiter = ',', default_value = "kill,stop,power-cut")]
     inject: Vec<AuditFault>,
-    /// File systems that the disk behaves like when its power is cut, separated by commas: ext4, xfs, btrfs, strict
-    /// (POSIX's letter). Without this option, ext4 and xfs in every round, and btrfs and strict in one of five: mail
-    /// that only these two lose is a remark.
+    /// File systems to simulate in power cuts, separated by commas: ext4, xfs, btrfs, strict (keeps only what POSIX
+    /// demands). By default, the audit uses ext4 and xfs in every round, and btrfs and strict in one of five. Mail that
+    /// only btrfs or strict loses leads to a remark, and does not change the verdict.
     #[arg(long, value_name = "NAME,NAME", value_delimiter = ',', value_parser = file_system)]
     file_system: Vec<Profile>,
-    /// Rounds of each fault. 15 without a loss show that fewer than 18.2 % of such faults lose mail, at 95 % confidence; 59
-    /// show 5 %, and 200 show 1.5 %.
+    /// Number of rounds of each fault. At 95 % confidence, 15 rounds without a loss show that at most 18.2 % of such
+    /// faults lose mail, 59 rounds 5 %, and 200 rounds 1.5 %.
     #[arg(long, value_name = "N", default_value = "15", value_parser = values::rounds)]
     rounds: u32,
-    /// Runs rounds for this time instead, for example 2h.
+    /// Repeat the rounds for this time instead of --rounds, for example 2h.
     #[arg(long = "for", value_name = "TIME", value_parser = values::some_duration, conflicts_with = "rounds")]
     time: Option<Duration>,
-    /// Messages of a round, sent at a constant rate in two seconds.
+    /// Messages per round, sent at a constant rate in two seconds. Rounds with a single message ignore it.
     #[arg(short, long, visible_short_alias = 'n', value_name = "N", default_value = "400", value_parser = values::scenario_messages)]
     messages: u64,
-    /// Seed from which the moments of the faults are drawn.
+    /// Seed of the random moments at which the faults occur.
     #[arg(long, value_name = "N", default_value = "1")]
     seed: u64,
-    /// Pause in arrivals after which no more mail is expected, if the recipe has no [queue], or the queue does not become
-    /// empty.
+    /// Stop waiting for mail if none arrives for this long. This matters if the recipe has no [queue], or if the queue
+    /// does not become empty.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = values::some_duration)]
     lost_after: Duration,
     /// Condition that all rounds together must meet, repeatable: 'lost <= 0.1%', 'duplicates <= 1%'.
@@ -83,26 +86,28 @@ enum AuditCommand {
     Explain(ExplainArgs),
 }
 
-/// Explains why a power cut took a message that was answered 250
+/// Explains why a power cut lost a message that was answered 250
 ///
-/// Prints the reply and its time, the calls on the server's files that concern the message, what was not durable when the 250
-/// came, and the call that is missing, for example "no fsync of queue/4F00A1 before 250". Each round with a power cut that lost
-/// mail has the log of these calls in its directory: calls.jsonl, and calls.data with what was written.
+/// Prints the reply and its time, the system calls on the message's files, the data that was not durable when the 250
+/// came, and the call that is missing, for example "no fsync of queue/4F00A1 before 250". If a power cut loses mail,
+/// the directory of the round has the log of these calls: calls.jsonl, and calls.data with the data that was written.
 ///
-/// Files belong to a message if they ever held its trace (X-Mailrun), or if their names or contents have the queue id of its
-/// reply. Logs and files of several messages do not. What is durable depends on the file system of the round.
+/// A file belongs to a message if it ever held the message's trace header (X-Mailrun), or if its name or contents have
+/// the queue id from the reply. Log files and files with several messages do not count. The file system that the round
+/// simulates decides which data is durable.
 #[derive(Debug, Args)]
 #[command(after_help = EXPLAIN_EXAMPLES)]
 struct ExplainArgs {
     /// Directory of an audit, or of one of its rounds.
     #[arg(value_name = "RUN")]
     run: PathBuf,
-    /// Number of the message. Without it, lists what was lost.
+    /// Number of the message whose loss is explained. Without a number, all lost messages are listed.
     #[arg(value_name = "MESSAGE")]
     message: Option<u64>,
-    /// Start the server on what the power cut left, as root, and tell what it delivers. Then find out, in at most 50
-    /// restarts, how much of the unsynced data may survive while the message is still lost, and how much must survive
-    /// to save it. This runs the recipe that is in RUN, so do it only with an audit that you trust.
+    /// Start the server on the files that the power cut left (requires root), and list the messages that it delivers.
+    /// Then restart it, at most 50 times, to find the least unsynced data that must survive to save the message, and
+    /// the least with which it is lost. The commands come from the recipe stored in RUN, so use this option only with
+    /// an audit that you trust.
     #[arg(long, requires = "message")]
     restart: bool,
 }

@@ -16,14 +16,15 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Measures the disk below DIR
+/// Measures how many messages per second the disk of DIR can store durably
 ///
-/// It writes and syncs as the relay's spool does: messages of 1, 4 and 64 KiB in groups of 1, 8 and 64. A relay answers 250
-/// only after a sync, so no relay can be faster than this. The measurement takes one file of 32 MiB in DIR and removes it.
+/// Writes and syncs messages of 1, 4 and 64 KiB in groups of 1, 8 and 64, as the spool of mailrun's relay does. A
+/// durable relay answers 250 only after a sync, so it cannot be faster than this. The measurement creates one file of
+/// 32 MiB in DIR and removes it at the end.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct DiskArgs {
-    /// Directory of the spool, or another one on the same disk.
+    /// Directory on the disk to measure, such as the spool.
     #[arg(value_name = "DIR")]
     directory: PathBuf,
     /// Rate that the disk must sustain.
@@ -32,7 +33,7 @@ pub(super) struct DiskArgs {
     /// Size of the messages for which --rate must be sustained.
     #[arg(short = 'l', long, value_name = "BYTES", default_value = "4k", value_parser = message_bytes)]
     message_size: u64,
-    /// Time of the whole measurement.
+    /// Duration of the whole measurement.
     #[arg(short, long, value_name = "TIME", default_value = "10s", value_parser = values::some_duration)]
     duration: Duration,
     /// Print one JSON object.

@@ -12,12 +12,12 @@ const MAX_ANSWER_BYTES: usize = 1 << 20;
 
 /// Asks a running relay or sink whether it works
 ///
-/// For health checks in places without another HTTP client, such as the container image. The relay or sink must have an
-/// HTTP interface: --http of a sink, --http or `http` in relay.toml of a relay.
+/// For health checks in places without another HTTP client, such as the container image. The relay or sink must serve
+/// HTTP: start it with --http, or set `http` in relay.toml.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct HealthArgs {
-    /// HOST:PORT of its HTTP interface, or a page of it: /health or /ready of a relay, /status of a sink.
+    /// HOST:PORT of the HTTP interface, or one of its pages: /health or /ready of a relay, /status of a sink.
     #[arg(value_name = "URL", default_value = "http://127.0.0.1:8025/health")]
     url: String,
 }

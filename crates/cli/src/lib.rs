@@ -51,14 +51,16 @@ impl Cli {
         Self::from_arg_matches(&Self::commands(&words)?.try_get_matches_from(words)?)
     }
 
-    /// Returns all commands. They include the scenarios, which clap adds only when `bench` is invoked.
+    /// Returns the top-level command with all subcommands. Calls `build`, because clap would otherwise add the
+    /// scenarios only when `bench` is invoked.
     fn all_commands() -> clap::Command {
         let mut whole = Self::command().disable_help_subcommand(true);
         whole.build();
         whole
     }
 
-    /// Returns all commands. If the command line names a scenario file, they include a command for this scenario.
+    /// Returns the top-level command with its subcommands. If the command line names a scenario file, `bench` gets a
+    /// subcommand for this scenario.
     fn commands(words: &[OsString]) -> Result<clap::Command, clap::Error> {
         bench::scenarios::add_scenario_file(Self::command(), words)
     }

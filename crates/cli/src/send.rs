@@ -31,20 +31,20 @@ pub(super) struct SendArgs {
     /// ann@a.example, whose server is looked up [default: look up the server of the first --to].
     #[arg(value_name = "WHERE", value_parser = Destination::parse)]
     destination: Option<Destination>,
-    /// The same as WHERE.
+    /// Server to send to, like WHERE.
     #[arg(long, value_name = "SERVER", value_parser = ServerArg::parse, conflicts_with = "destination", hide = true)]
     server: Option<ServerArg>,
-    /// Port of a server that is looked up, or is named without one [default: 25; smtps:// 465, lmtp:// 24].
+    /// Port of the server, if WHERE does not name a port [default: 25; smtps:// 465, lmtp:// 24].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
-    /// Speak with this command on its standard input and output instead of with a server.
+    /// Talk to this command through its standard input and output, instead of to a server.
     #[arg(
         long,
         value_name = "COMMAND",
         conflicts_with_all = ["destination", "server", "port", "bind", "proxy_protocol", "connect_timeout"]
     )]
     pipe: Option<String>,
-    /// Allow public addresses. Use it only with a server of your own.
+    /// Send even to a public address. Use it only with a server of your own.
     #[arg(long, env = "MAILRUN_ALLOW_PUBLIC", value_parser = clap::builder::FalseyValueParser::new(), hide_env = true)]
     allow_public: bool,
     #[command(flatten)]
@@ -59,20 +59,20 @@ pub(super) struct SendArgs {
     notices: DsnParameters,
 }
 
-/// The sender and the recipients.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Envelope")]
 struct SendEnvelopeArgs {
     /// Recipient, repeatable.
     #[arg(long, visible_alias = "rcpt", value_name = "ADDRESS")]
     to: Vec<String>,
-    /// Sender; <> is the null sender, which notices have.
+    /// Sender; <> is the null sender, as in bounces.
     #[arg(long, value_name = "ADDRESS", default_value = "from@example.com")]
     from: String,
     /// Name of this host in EHLO or LHLO.
     #[arg(long, visible_alias = "helo", value_name = "NAME", default_value = "mailrun.example.com", value_parser = values::host_name)]
     ehlo: String,
-    /// Send --from and --to after MAIL FROM: and RCPT TO: exactly as they are, with their own brackets and parameters.
+    /// Send --from and --to exactly as they are. They follow MAIL FROM: and RCPT TO: with their own brackets and
+    /// parameters.
     #[arg(long, conflicts_with_all = ["notify", "returns", "envelope_id", "original_recipient"])]
     raw: bool,
 }
@@ -105,7 +105,6 @@ fn subject(text: &str) -> Result<HeaderField, String> {
     HeaderField::new("Subject", text)
 }
 
-/// Options for the session.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Session")]
 struct SendSessionArgs {

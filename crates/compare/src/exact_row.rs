@@ -4,10 +4,10 @@ use serde::Serialize;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum ExactChange {
-    /// All runs of both sides have the same count, so nothing changed.
+    /// All runs of the contestant and of the reference have the same count, for example of syncs per message.
     #[serde(rename = "none")]
     None,
-    /// The runs of each side agree on one count, but the two counts differ.
+    /// All runs of the contestant have one count, and all runs of the reference another.
     #[serde(rename = "changed")]
     Changed,
     /// Runs of the same side have different counts, so the count is not exact.
@@ -15,8 +15,8 @@ pub enum ExactChange {
     NotExact,
 }
 
-/// An exact count of a contestant, compared with the count of the reference. Exact counts, such as system calls or
-/// syncs per message, have no random part, so any difference is a change.
+/// Comparison of an exact count, such as system calls or syncs per message, between a contestant and the reference.
+/// Exact counts have no random part, so any difference is a change.
 #[derive(Clone, Debug, Serialize)]
 pub struct ExactRow {
     pub contestant: String,
@@ -27,7 +27,7 @@ pub struct ExactRow {
 }
 
 impl ExactRow {
-    /// Compares the counts of both sides. Returns `None` if a side has no counts.
+    /// Compares the counts of the contestant's and the reference's runs. Returns `None` if either side has no runs.
     pub fn new(contestant: &str, name: &str, against_values: Vec<f64>, values: Vec<f64>) -> Option<Self> {
         let (against, own) = (*against_values.first()?, *values.first()?);
         let is_exact = against_values.iter().all(|count| *count == against) && values.iter().all(|count| *count == own);

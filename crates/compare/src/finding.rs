@@ -7,7 +7,7 @@ pub use mailrun_report::comparison::MetricVerdict;
 #[derive(Clone, Debug, PartialEq)]
 pub struct MetricFinding {
     pub metric: ComparedMetric,
-    /// Estimated ratio of B to A.
+    /// Estimated ratio of the values of B to the values of A, the reference.
     pub ratio: f64,
     /// Confidence interval of the ratio, or `None` if there are too few rounds for one.
     pub interval: Option<(f64, f64)>,
@@ -22,8 +22,8 @@ pub struct MetricFinding {
     pub is_beyond_margin: bool,
 }
 
-/// Input of `MetricFinding::new`: the estimated ratio of B to A and its interval, both as logarithms, and the numbers
-/// on which the verdict depends.
+/// `middle` is the estimated ratio of B to A, and `interval` its confidence interval, both as logarithms.
+/// `MetricFinding::new` derives the verdict from all these numbers.
 pub(crate) struct LogEstimate {
     pub(crate) middle: f64,
     pub(crate) interval: Option<(f64, f64)>,
@@ -33,10 +33,10 @@ pub(crate) struct LogEstimate {
     pub(crate) metrics: usize,
 }
 
-/// The 80 % quantile of the standard normal distribution. If the estimate of the difference is right, the suggested
-/// number of rounds is enough with a probability of 80 %.
+/// With this number, the 80 % quantile of the standard normal distribution, `more_rounds` suggests rounds that are
+/// enough with a probability of 80 %. This requires that the estimated difference is right.
 const ENOUGH_QUANTILE: f64 = 0.842;
-/// Maximum total number of rounds that a finding suggests. A larger estimate is cut to this number.
+/// Maximum number of rounds, those already run included, up to which `more_rounds` suggests further rounds.
 const MAX_MORE_ROUNDS: usize = 10_000;
 
 impl MetricFinding {
@@ -58,8 +58,7 @@ impl MetricFinding {
         self.verdict == MetricVerdict::Better
     }
 
-    /// Returns true if B is worse than A by at least `limit` (0.05 for 5 %). The estimate must be at least that much
-    /// worse, and the verdict must be that B is worse at all.
+    /// Returns true if the verdict is `Worse` and B is estimated to be worse by at least `limit` (0.05 for 5 %).
     pub fn is_regression(&self, limit: f64) -> bool {
         let worse = match self.metric.gain {
             Gain::Higher => 1.0 / self.ratio,
@@ -95,9 +94,9 @@ fn verdict(gain: Gain, estimate: &LogEstimate, settings: &CompareSettings) -> Me
     MetricVerdict::Undecided { more_rounds: more_rounds(estimate, (lower, upper), settings) }
 }
 
-/// Estimates how many more rounds it takes until either the difference is proven for all metrics together, or the
-/// interval lies within the margin. This assumes that the spread of the estimate falls with the square root of the
-/// number of rounds.
+/// Estimates how many more rounds a verdict needs. A verdict is possible when the difference is significant even after
+/// adjusting for the number of metrics, or when the interval lies within the margin. The interval is assumed to narrow
+/// with the square root of the number of rounds.
 fn more_rounds(estimate: &LogEstimate, (lower, upper): (f64, f64), settings: &CompareSettings) -> usize {
     let quantile = |risk: f64| normal_quantile(1.0 - risk / 2.0);
     let alone = quantile(settings.level());

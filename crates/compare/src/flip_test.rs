@@ -1,21 +1,22 @@
-//! Tests a family of metrics by sign flips. A flip exchanges A and B in some of the rounds, for all metrics together.
-//! If A and B are equal, every flip is equally likely. A metric's p is the share of flips in which the largest
-//! statistic of *any* metric is at least the observed statistic of this metric (Westfall and Young: Resampling-based
-//! multiple testing, 1993, max-T).
+//! Permutation test for paired rounds: does any metric differ between A and B? A flip exchanges A and B in some of the
+//! rounds, for all metrics together. If A and B are equal, the measured rounds are as likely as every flip of them, so
+//! they should not stand out. For each flip, the test takes the largest statistic of *any* metric. A metric's p-value
+//! is the share of flips in which this maximum reaches the metric's measured statistic (Westfall and Young:
+//! Resampling-based multiple testing, 1993, max-T).
 use crate::ranks::midranks;
 use mailrun_measurement::seeded::SeededRng;
 
-/// Maximum number of rounds for which all sign flips are tried. With more rounds, random flips are drawn.
+/// Up to this number of rounds, the test tries all flips. More rounds have too many flips, so it draws random ones.
 const MAX_EXACT_ROUNDS: usize = 14;
-/// Makes the random flips independent of the comparison's other random numbers, which come from the same seed.
+/// Number that goes into the seed, so that the random flips are independent of other random numbers in the comparison.
 const PURPOSE: u64 = 0x666c_6970;
 /// Difference up to which two statistics count as equal. Rounding can separate sums that are mathematically equal.
 const TOLERANCE: f64 = 1e-9;
-/// Number of signs that one table lookup handles.
+/// Number of rounds that one lookup in a `FlipTable` covers. The signs of eight rounds fit into a byte.
 const BITS: usize = 8;
 
-/// Signed ranks of a metric's ratios, scaled so that the sums of all metrics have the same spread. For every eight
-/// ranks, the table holds the sums for all 256 combinations of signs, so that a flip needs one lookup per eight rounds.
+/// Table that makes a metric's test statistic, the sum of the signed ranks of its ratios, fast to compute. For every
+/// eight rounds, the table has the sum for each of the 256 combinations of signs. A flip looks up one of them.
 struct FlipTable {
     sums: Vec<[f64; 1 << BITS]>,
     observed: f64,
@@ -40,7 +41,7 @@ impl FlipTable {
 }
 
 /// Returns the signed rank of each log-ratio: the rank of its size, with the sign of the log-ratio, or 0 if the ratio
-/// is 1. The ranks are scaled to a vector of length 1.
+/// is 1. The ranks are scaled to a vector of length 1, so that the statistics of all metrics have the same spread.
 fn scores(logs: &[f64]) -> Vec<f64> {
     let sizes: Vec<f64> = logs.iter().map(|log| log.abs()).collect();
     let mut scores: Vec<f64> = midranks(&sizes).iter().zip(logs).map(|(rank, log)| rank * sign(*log)).collect();
@@ -67,7 +68,8 @@ pub(crate) fn adjusted_p(family: &[&[f64]], draws: usize, seed: u64) -> Vec<f64>
         }
     };
     if rounds <= MAX_EXACT_ROUNDS {
-        // The last round keeps its sign, because the opposite signs give the same statistic, an absolute value.
+        // Flipping every round only changes the sign of the sum, and the statistic ignores the sign. The flips that
+        // leave the last round unchanged therefore suffice.
         let all = 1_u32 << rounds.saturating_sub(1);
         (0..all).for_each(|signs| count(&signs.to_le_bytes()));
         return reached.iter().map(|reached| *reached as f64 / f64::from(all)).collect();

@@ -1,13 +1,13 @@
-//! Tests a family of metrics by permutation. If A and B are equal, any division of the runs into A and B is equally
-//! likely. A metric's p is the share of divisions in which the largest statistic of *any* metric is at least the
-//! observed statistic of this metric.
+//! Tests by permutation whether any metric of a family differs between the runs of A and the runs of B. If A and B are
+//! equal, any division of the runs into A and B is equally likely. The p-value of a metric is the share of divisions in
+//! which the largest statistic of *any* metric is at least as large as the statistic observed for this metric.
 use crate::ranks::midranks;
 use mailrun_measurement::seeded::SeededRng;
 
-/// If the runs can be divided in at most this many ways, all divisions are tried. Otherwise, random divisions are
-/// drawn.
+/// If there are at most this many ways to divide the runs into A and B, the test tries all of them. Otherwise, it draws
+/// random divisions.
 const MAX_EXACT_DIVISIONS: u64 = 20_000;
-/// Makes the random divisions independent of the comparison's other random numbers, which come from the same seed.
+/// Number that goes into the seed, so that random divisions into A and B are independent of the other random numbers.
 const PURPOSE: u64 = 0x6c61_6265;
 /// Difference up to which two statistics count as equal. Rounding can separate sums that are mathematically equal.
 const TOLERANCE: f64 = 1e-9;

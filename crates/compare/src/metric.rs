@@ -1,5 +1,5 @@
-//! Metrics and the logarithms of their values. On a logarithmic scale, a doubled and a halved value are equally far
-//! from an unchanged value.
+//! Metrics of a run, such as its rate. Their values are compared as logarithms, because a doubled and a halved value
+//! are then equally far from an unchanged value.
 use thiserror::Error;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,16 +17,16 @@ pub struct ComparedMetric {
 }
 
 impl ComparedMetric {
-    /// Returns true if a side lacks this metric. `values` is `None` if a run of the side has no value. A value that is
-    /// not finite, or a rate of 0, has no ratio to other values but is the worst possible result, so it is lacking as
-    /// well. If only the judged side lacks a metric, this counts as a regression.
+    /// Returns true if a side, the judged or the reference runs, lacks this metric. `values` is `None` if a run of this
+    /// side has no value. An infinite time or a rate of 0, the worst possible results, is treated like a missing value,
+    /// because it has no ratio to other values. If only judged runs lack a metric, this counts as a regression.
     pub(crate) fn is_lacking_in(&self, values: Option<&[f64]>) -> bool {
         let is_bad = |value: &f64| !value.is_finite() || (self.gain == Gain::Higher && *value <= 0.0);
         values.is_none_or(|values| values.iter().any(is_bad))
     }
 }
 
-/// Error for a value that has no ratio to others, because it is not a number above 0.
+/// Error for a value that cannot be part of a ratio, because it is not a finite number above 0.
 #[derive(Clone, Debug, Error, PartialEq)]
 #[error("{name} is {value} in run {run}: a ratio needs numbers above 0")]
 pub struct RatioError {
@@ -36,7 +36,7 @@ pub struct RatioError {
     pub value: f64,
 }
 
-/// Logarithms of the ratios of B to A for a metric, one for each round.
+/// A metric of rounds that A, the reference, and B both ran. `logs` has the logarithm of B / A for each round.
 #[derive(Clone, Debug)]
 pub struct RoundRatios {
     pub(crate) metric: ComparedMetric,
@@ -56,7 +56,7 @@ impl RoundRatios {
     }
 }
 
-/// Logarithms of a metric's values in unpaired runs of A and B.
+/// Logarithms of a metric's values in the runs of A, the reference, and in the runs of B. The runs are not paired.
 #[derive(Clone, Debug)]
 pub struct RunValues {
     pub(crate) metric: ComparedMetric,

@@ -3,8 +3,8 @@
 use crate::ranks::{inner_range, median};
 use crate::signed_rank::{largest_tail, normal_quantile};
 
-/// Maximum number of pairs of a run of A and a run of B for which the exact distribution of U is computed. With more
-/// pairs, the normal approximation is used.
+/// If the number of runs of A times the number of runs of B is at most this, the exact distribution of U is computed.
+/// Otherwise, the normal approximation is used.
 const MAX_EXACT_PAIRS: usize = 2_500;
 
 /// Returns the shift from `a` to `b`, and its confidence interval, which misses the true shift with a probability of at
@@ -27,20 +27,20 @@ fn outside(a: usize, b: usize, risk: f64) -> Option<usize> {
     largest_tail(&u_probabilities(a, b), risk)
 }
 
-/// Returns the distribution of Mann and Whitney's U, the number of pairs in which B is greater, if all orders of the
-/// numbers are equally likely. The element at index `u` is the probability of `u` such pairs.
+/// Returns the distribution of Mann and Whitney's U for `a` values of A and `b` values of B: U counts the pairs in
+/// which B's value is greater than A's. If A and B do not differ, every sort order of all values is equally likely.
+/// Element `u` of the result is the probability that U equals `u`.
 fn u_probabilities(a: usize, b: usize) -> Vec<f64> {
-    // `with_b[k][u]` is the probability of `u` such pairs if B has `k` numbers and A has those added so far. It is a
-    // sum of two cases, because the greatest of these numbers belongs either to A or to B.
+    // After each outer pass, `with_b[k][u]` is the probability of `u` pairs in which B's value is greater, for `from_a`
+    // values of A and `k` of B. The loop adds two cases: either A or B has the greatest value.
     let mut with_b = vec![vec![1.0]; b + 1];
     for from_a in 1..=a {
         for from_b in 1..=b {
             let share_of_b = from_b as f64 / (from_a + from_b) as f64;
             let mut next = vec![0.0; from_a * from_b + 1];
-            // A greatest number that belongs to B is greater than all numbers of A so far, so it adds a pair for each
-            // of them.
+            // If B has the greatest value, it is greater than all of A's, so the count U grows by `from_a` pairs.
             with_b[from_b - 1].iter().enumerate().for_each(|(u, chance)| next[u + from_a] += chance * share_of_b);
-            // A greatest number that belongs to A adds no pairs.
+            // If A has the greatest value, no value of B is greater, so the count U does not grow.
             with_b[from_b].iter().enumerate().for_each(|(u, chance)| next[u] += chance * (1.0 - share_of_b));
             with_b[from_b] = next;
         }
@@ -54,7 +54,7 @@ mod tests {
 
     #[test]
     fn probabilities_are_those_of_the_tables() {
-        // Of the 252 orders of five and five numbers, one has U = 0, one has U = 1, and two have U = 2.
+        // Ten values, five of A and five of B, have 10! / (5! · 5!) = 252 orders. U is 0 in one, 1 in one, 2 in two.
         let probabilities = u_probabilities(5, 5);
         assert!((probabilities[0] - 1.0 / 252.0).abs() < 1e-12);
         assert!((probabilities[..=2].iter().sum::<f64>() - 4.0 / 252.0).abs() < 1e-12);

@@ -1,4 +1,4 @@
-//! Ranks of numbers. Equal numbers share the mean of their ranks.
+//! Ranks and medians of a metric's values, for the statistical tests. Equal numbers share the mean of their ranks.
 
 /// Returns the rank of each number, counted from 1.
 pub(crate) fn midranks(values: &[f64]) -> Vec<f64> {

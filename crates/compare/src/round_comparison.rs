@@ -21,7 +21,7 @@ const COMPARISON_FORMAT: &str = "mailrun-compare/1";
 pub struct RoundSamples {
     pub name: String,
     pub description: String,
-    /// Figures of each round. A contestant that failed has fewer rounds than the others.
+    /// Figures of the contestant's run in each round. A contestant that failed has fewer runs than the others.
     pub runs: Vec<Vec<RunFigure>>,
     /// Largest peak memory of any run of the contestant, in bytes.
     pub max_rss_bytes: Option<u64>,
@@ -39,8 +39,8 @@ impl RoundSamples {
         self.runs.first().into_iter().flatten().map(|figure| &figure.metric)
     }
 
-    /// Returns the name of the first metric, and the estimated ratio of this contestant to the reference so far. Both
-    /// are shown while the comparison runs.
+    /// Returns what is shown while the comparison runs: the name of the first metric, and the estimated ratio of this
+    /// contestant's values to the reference's values.
     pub fn ratio_so_far(&self, reference: &Self) -> Option<(String, f64)> {
         let metric = reference.metrics().next()?;
         let pairs: Vec<(f64, f64)> = reference.values(metric)?.into_iter().zip(self.values(metric)?).collect();
@@ -78,8 +78,8 @@ pub struct RoundCourse {
 #[derive(Debug, Serialize)]
 pub struct RoundComparison {
     pub format: &'static str,
-    /// Always true: each run of a contestant is compared with the reference's run of the same round. `StoredComparison`
-    /// has false here.
+    /// Always true: each run of a contestant is compared with the reference's run of the same round. In a
+    /// `StoredComparison`, this field is false.
     pub paired: bool,
     pub reference: String,
     pub load: RoundLoad,
@@ -148,8 +148,8 @@ pub struct PairedMetric {
 
 impl RoundComparison {
     /// Compares all contestants with the reference, which is the contestant at index `reference` or, if that has no
-    /// rounds, the first contestant with rounds. The comparisons share the risk of `settings`, so that more contestants
-    /// do not cause more false alarms.
+    /// rounds, the first contestant with rounds. Each comparison gets an equal share of `settings.risk`, so that more
+    /// contestants do not cause more false alarms.
     pub fn new(
         contestants: &[RoundSamples],
         reference: usize,
@@ -294,16 +294,17 @@ impl PairedMetric {
             verdict: finding.verdict.word("too few rounds"),
             is_beyond_margin: finding.is_beyond_margin,
             more_rounds: finding.verdict.more_rounds(),
-            // An interval of this width excludes 1, and so shows a difference, only if the ratio is at least half the
-            // width away from 1.
+            // The ratio's interval reaches from about ratio / f to ratio · f, where f is √(upper / lower). The interval
+            // excludes 1, and so shows a difference, only if the ratio differs from 1 by more than this factor.
             resolution: finding.interval.map(|(lower, upper)| (upper / lower).sqrt() - 1.0),
             finding,
         }
     }
 }
 
-/// Compares B with A in a family of metrics that was chosen beforehand. All metrics should have the same rounds. If one
-/// of them has fewer, only the rounds that all metrics have count.
+/// Compares contestant B with A, the reference contestant. The caller must choose the metrics in `family` before seeing
+/// the results, because each probability is adjusted for all of them. If a metric has more rounds than another, the
+/// surplus is ignored.
 pub fn compare_rounds(family: &[RoundRatios], settings: &CompareSettings) -> Vec<MetricFinding> {
     let rounds = family.iter().map(|ratios| ratios.logs.len()).min().unwrap_or_default();
     let logs: Vec<&[f64]> = family.iter().map(|ratios| &ratios.logs[..rounds]).collect();

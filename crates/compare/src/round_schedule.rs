@@ -12,8 +12,8 @@ pub enum RoundTurning {
     /// faster favours nobody. For example, two contestants run ABBA BAAB …. The first block warms up the host and does
     /// not count.
     Blocks { seed: u64 },
-    /// Every other round reverses the order within each group. A group consists of `size` neighbours in the list, which
-    /// are compared with each other.
+    /// A group is `size` neighbours in the list of contestants, which are compared with each other. Every other round
+    /// runs each group in reverse order.
     Groups { size: usize },
     /// Every round runs the contestants in the order of the list.
     None,
@@ -26,7 +26,7 @@ pub struct RoundPlan {
     pub is_warm_up: bool,
 }
 
-/// Plans the rounds of a comparison one by one. An invalid round is repeated in the same order.
+/// Plans the rounds of a comparison one by one. An invalid round is repeated with its contestants in the same order.
 #[derive(Clone, Debug)]
 pub struct RoundSchedule {
     contestants: usize,
@@ -34,12 +34,12 @@ pub struct RoundSchedule {
     turning: RoundTurning,
     done: usize,
     repeated: usize,
-    /// Maximum number of invalid rounds that are repeated. With one more, the comparison ends.
+    /// Maximum number of invalid rounds, each of which is repeated. One more invalid round ends the comparison.
     max_repeated: usize,
 }
 
 impl RoundSchedule {
-    /// Plans `wanted` rounds that count, in addition to the rounds of the warm-up.
+    /// Plans `wanted` rounds whose figures count, preceded by the rounds of the warm-up.
     pub fn new(contestants: usize, wanted: usize, turning: RoundTurning) -> Self {
         Self { contestants, wanted, turning, done: 0, repeated: 0, max_repeated: wanted.max(BLOCK) }
     }
@@ -70,7 +70,6 @@ impl RoundSchedule {
         self.repeated
     }
 
-    /// Returns the number of warm-up rounds, which run first and whose figures do not count.
     fn warm_up(&self) -> usize {
         if matches!(self.turning, RoundTurning::Blocks { .. }) { BLOCK } else { 0 }
     }
@@ -80,8 +79,8 @@ impl RoundSchedule {
         match self.turning {
             RoundTurning::Blocks { seed } => {
                 let block = self.done / BLOCK;
-                // Draw a random order for each block, except for two contestants, which have only two orders and
-                // alternate between them.
+                // Three or more contestants run in a new random order in each block of two rounds. Two contestants have
+                // only two orders, so successive blocks use them in turn.
                 if self.contestants > 2 {
                     let mut random = SeededRng::new(seed, PURPOSE, block as u64);
                     for place in (1..order.len()).rev() {

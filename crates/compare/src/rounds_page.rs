@@ -141,7 +141,7 @@ impl RoundComparison {
         lines.iter().map(|line| plain(line)).collect()
     }
 
-    /// Returns the medians of each contestant if no contestant was compared with the reference.
+    /// Returns the medians of each contestant if there is no comparison, for example because only one has runs.
     fn results_alone(&self) -> Vec<String> {
         let mut lines = Vec::new();
         for contestant in self.contestants.iter().filter(|_| self.comparisons.is_empty()) {

@@ -17,7 +17,7 @@ pub type NamedRun = (String, Record);
 /// Name and value of a fact that must be the same in all runs of a comparison, such as the message size.
 pub(super) type RunTrait = (&'static str, String);
 
-/// Value of a trait that a load does not have, for example the rate of a closed loop.
+/// Text that stands for a missing property of a load: a closed loop, for example, has no rate.
 const NONE: &str = "none";
 
 #[derive(Clone, Debug)]
@@ -32,11 +32,11 @@ pub fn difference(left: &Record, right: &Record) -> Option<(&'static str, String
     pairs.into_iter().find(|(left, right)| left.1 != right.1).map(|(left, right)| (left.0, left.1, right.1))
 }
 
-/// Returns the facts about a run's load and host. They must be the same in two runs, because otherwise their figures
-/// cannot be compared.
+/// Returns facts about a run's load and host, such as message size and processor. Runs are compared only if all these
+/// facts are the same, because other loads or hosts give other figures.
 pub(super) fn traits(record: &Record) -> Vec<RunTrait> {
-    // Name every field instead of using `..`, so that a new field does not compile until somebody decides whether it is
-    // a trait. The fields that are ignored here do not change the work that a message causes.
+    // Name every field instead of using `..`, so that a new field does not compile until somebody decides whether it
+    // must be the same in all runs. The fields that are ignored here do not change the work that a message causes.
     let Workload {
         messages: _,
         duration_limit_s: _,
@@ -103,8 +103,8 @@ fn staged_rate(stages: &[OfferedStage]) -> String {
     stages.iter().map(text).collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the facts about a load that only a run over MADES has. Its number of sessions is the number of messages that
-/// may be under way.
+/// Returns the facts about a load that only a run over MADES has, such as the type of its messages. The maximum number
+/// of messages in transit is missing here, because `traits` reports it as the number of sessions.
 fn mades_traits(mades: &Mades) -> Vec<RunTrait> {
     let market = mades.market.as_ref().map(|market| {
         let shapes: Vec<&str> = market.shapes.iter().map(|shape| shape.name.as_str()).collect();
@@ -176,17 +176,17 @@ fn early_end(ending: Ending) -> Option<&'static str> {
     }
 }
 
-/// Number of units of a run that met with a fault, such as rejected mail. A verdict has `cause` if it blames the server
-/// for the fault.
+/// How much of a run's mail failed in one way, for example because the server rejected it. If the verdict blames the
+/// server for these failures, `cause` is among the verdict's causes.
 struct FaultCount {
     cause: Cause,
     word: &'static str,
     count: u64,
 }
 
-/// Returns `counts` without the faults that are not the server's, so that their count is 0. In an INVALID run, source,
-/// sink or host may have caused the faults, for example because the source ran out of ports. There, only faults count
-/// that the verdict puts down to the server.
+/// Returns `counts`, but with 0 for faults that are not the server's. In an INVALID run, the source, the sink or the
+/// host may have caused a fault, for example because the source ran out of ports. In such a run, a fault counts only if
+/// the verdict blames the server for it.
 fn faults_of_server(
     record: &Record,
     counts: impl IntoIterator<Item = (Cause, &'static str, Option<u64>)>,
@@ -200,9 +200,9 @@ fn faults_of_server(
     counts.into_iter().map(fault)
 }
 
-/// Returns the causes for which a run counts as FAIL, each with its reason, and the weightiest first. Causes behind one
-/// that makes the run INVALID are left out, because it excuses them: for example, a busy host excuses a missed
-/// threshold.
+/// Returns the causes for which a run counts as FAIL, each with its reason, the most important first. Stops at the
+/// first cause that makes the run INVALID, because such a cause excuses all that follow: for example, a busy host
+/// excuses a missed threshold.
 fn causes_of_fail(verdict: &Verdict) -> impl Iterator<Item = (Cause, &String)> {
     let causes = verdict.causes.iter().copied().zip(&verdict.reasons);
     causes.take_while(|(cause, _)| cause.outcome() == Some(Outcome::Fail))
@@ -248,9 +248,9 @@ pub(super) fn failure_shares(record: &Record, kinds: &BTreeSet<Cause>) -> Vec<Ru
     wanted.map(figure).collect()
 }
 
-/// Returns the ways in which a run failed, each with a text for the user. Mail that failed is one of them even if a
-/// threshold tolerates it, with a text such as `12 rejected`. Any other cause of a FAIL has a text with the verdict's
-/// reason, such as `FAIL Threshold missed: accepted.p99 < 50ms; it was 61.2 ms`.
+/// Returns the ways in which a run failed, each with a text for the user. Failed mail is included even if a threshold
+/// tolerates it, with a text such as `12 rejected`. For any other cause of a FAIL, the text has the verdict's reason,
+/// such as `FAIL Threshold missed: accepted.p99 < 50ms; it was 61.2 ms`.
 pub(super) fn failures(record: &Record) -> Vec<(Cause, String)> {
     let counts = failure_counts(record).filter(|failure| failure.count > 0);
     let mut failures: Vec<(Cause, String)> =
@@ -263,9 +263,9 @@ pub(super) fn failures(record: &Record) -> Vec<(Cause, String)> {
     failures
 }
 
-/// Returns the figures of a run that are compared. These are the rate and the latency percentiles of the last stage
-/// that messages reached, the 99th percentile of the time until messages were accepted, and the processor time of each
-/// party per message.
+/// Returns the figures of a run that are compared: the rate and the latency percentiles of the last stage that messages
+/// reached, the 99th percentile of the time until messages were accepted, and the processor time of each party per
+/// message.
 pub fn figures(record: &Record) -> Vec<RunFigure> {
     let mut figures = Vec::new();
     let mut add = |name: String, gain: Gain, value: f64| {

@@ -17,8 +17,8 @@ pub struct RunSide {
     pub unreadable: Vec<String>,
 }
 
-/// Lines about runs, kept for each side, because an error about a side must show the lines of that side. In JSON they
-/// are one list.
+/// Remarks about runs for reports and errors, for example why a run was refused. Each side has its own lines, because
+/// an error about one side shows only the lines of that side. In JSON, the lines of both sides are one list.
 #[derive(Clone, Debug, Default)]
 pub struct SideLines {
     pub against: Vec<String>,
@@ -26,7 +26,7 @@ pub struct SideLines {
 }
 
 impl SideLines {
-    /// Returns the lines of both sides, first those of the reference runs.
+    /// Returns the lines about the reference runs, then the lines about the judged runs.
     pub fn iter(&self) -> impl Iterator<Item = &String> {
         self.against.iter().chain(&self.runs)
     }
@@ -51,7 +51,7 @@ pub(super) struct ComparableRuns<'a> {
     pub(super) refused: Vec<String>,
 }
 
-/// Runs with the same load on the same host, counted for each side of the comparison.
+/// A load and a host, with the number of runs that each side of the comparison has for them.
 struct LoadGroup {
     traits: Vec<RunTrait>,
     first: usize,
@@ -59,7 +59,7 @@ struct LoadGroup {
     of_runs: usize,
 }
 
-/// Chooses the load and host that most runs of both sides have, and selects the runs with them.
+/// Selects runs with the same load and host. If there are several loads or hosts, `commonest` chooses one combination.
 ///
 /// # Errors
 /// Fails if a side has no usable run, or if the two sides have no load and host in common.
@@ -113,9 +113,9 @@ fn is_one_run(left: &NamedRun, right: &NamedRun) -> bool {
     !left.1.run_id.is_empty() && left.1.run_id == right.1.run_id
 }
 
-/// Chooses a load and host, and returns the index of their first run. A comparison is as good as its smaller side, so
-/// the choice is the load and host whose smaller side has the most runs. If several are equal, the one with more runs
-/// in total is chosen.
+/// Chooses a combination of load and host, and returns the index of the first run with it. For each combination, the
+/// side with fewer runs counts, because a comparison is only as good as its smaller side. The highest such count wins.
+/// If several combinations have this count, the total number of runs decides.
 fn commonest(runs: &[(&NamedRun, bool)]) -> usize {
     let mut groups: Vec<LoadGroup> = Vec::new();
     for (place, (run, is_reference)) in runs.iter().enumerate() {
@@ -128,7 +128,7 @@ fn commonest(runs: &[(&NamedRun, bool)]) -> usize {
         groups[at].of_runs += usize::from(!is_reference);
     }
     let rank = |group: &&LoadGroup| (group.of_reference.min(group.of_runs), group.of_reference + group.of_runs);
-    // `max_by_key` takes the last of equals, so iterate from the end to get the first.
+    // `max_by_key` returns the last of several equal groups, so iterate from the end to get the first.
     groups.iter().rev().max_by_key(rank).map_or(0, |group| group.first)
 }
 

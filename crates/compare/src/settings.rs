@@ -1,10 +1,10 @@
-/// Number of looks at the data for a verdict. Each look spends a part of the permitted risk of a false alarm.
+/// How often the data is examined for a verdict. Each look may raise a false alarm, so they share the risk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LookPlan {
     /// The data is examined only once, because the number of rounds was fixed beforehand.
     #[default]
     Only,
-    /// One of two looks at the data, which are taken after n and after 2n rounds.
+    /// The data is examined twice, after n and after 2n rounds, and this verdict comes from one of these looks.
     OneOfTwo,
 }
 
@@ -16,7 +16,7 @@ pub struct CompareSettings {
     pub margin: f64,
     /// Minimum number of rounds for a verdict. A comparison of unpaired runs requires `MIN_RUNS` per side instead.
     pub min_rounds: usize,
-    /// Number of random sign flips or divisions of runs that are drawn if there are too many to try all.
+    /// Number of random permutations (sign flips, or divisions of runs) that a test draws if it cannot try all of them.
     pub draws: usize,
     pub seed: u64,
     pub look: LookPlan,
@@ -28,12 +28,13 @@ impl Default for CompareSettings {
     }
 }
 
-/// Share of the total risk that each of two looks may spend. For a total of 5 %, Pocock's level is 2.94 % per look
-/// (Pocock: Group sequential methods in the design and analysis of clinical trials, Biometrika 64, 1977, table 1).
+/// If the data is examined twice, each look gets this share of the total risk of a false alarm. For a total of 5 %,
+/// Pocock's level is 2.94 % per look (Pocock: Group sequential methods in the design and analysis of clinical trials,
+/// Biometrika 64, 1977, table 1).
 const POCOCK_SHARE: f64 = 0.0294 / 0.05;
 
 impl CompareSettings {
-    /// Returns the risk of a false alarm that a single look at the data may spend.
+    /// Returns the maximum probability of a false alarm for one look at the data. Two looks share `risk`.
     pub(crate) fn level(&self) -> f64 {
         match self.look {
             LookPlan::Only => self.risk,

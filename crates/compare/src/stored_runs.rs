@@ -29,13 +29,13 @@ const METHOD: [&str; 4] = [
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ComparisonOutcome {
-    /// Every figure was measured well enough to show that it is not worse than allowed.
+    /// The measurements show for every figure that it is not worse than allowed.
     NoRegression,
     /// At least one figure is worse than allowed.
     Regression,
     /// A run lost, duplicated or corrupted mail.
     MailLost,
-    /// A run failed, rejected mail or missed a requirement, and no reference run did so.
+    /// A judged run failed for a cause that no reference run has, such as rejected mail or a missed requirement.
     RunFailed,
     /// A metric that all reference runs have is missing in the judged runs.
     MetricMissing,
@@ -45,8 +45,8 @@ pub enum ComparisonOutcome {
 #[derive(Debug, Serialize)]
 pub struct StoredComparison {
     pub format: &'static str,
-    /// Always false: the runs were stored at different times, so each judged run is compared with every reference run.
-    /// `RoundComparison` has true here.
+    /// Whether runs of the same round are compared in pairs. Always false here, because stored runs share no rounds:
+    /// each judged run is compared with every reference run. In a `RoundComparison`, this field is true.
     pub paired: bool,
     pub runs: usize,
     pub against: usize,
@@ -59,8 +59,7 @@ pub struct StoredComparison {
     pub left_out: SideLines,
     /// Number of judged runs that lost, duplicated or corrupted mail.
     pub unsound_runs: usize,
-    /// A line for each judged run that failed for a cause for which no reference run failed, such as rejected mail or a
-    /// missed threshold.
+    /// A line for each judged run that failed for a cause that no reference run has, such as a missed threshold.
     pub failed_runs: Vec<String>,
     /// A line for each side that has failed runs, with their number and the reason of the first failure.
     #[serde(skip)]
@@ -72,7 +71,7 @@ pub struct StoredComparison {
     /// value is missing, is a rate of 0, or is a time longer than the run waited.
     pub missing: Vec<String>,
     pub metrics: Vec<MetricRow>,
-    /// The two sides for the page, each with the curves of its runs: first the reference runs, then the judged runs.
+    /// The reference runs and then the judged runs, with the curves that the comparison's page draws of them.
     #[serde(skip)]
     pub sides: Vec<ComparedSide>,
 }
@@ -118,7 +117,7 @@ pub struct MetricRow {
 ///
 /// # Errors
 /// Fails if the two sides have no load and host in common, or if all runs of a side are unusable. If the judged runs
-/// are unusable because the server lost mail or failed, this is an outcome and not an error.
+/// are unusable because the server lost mail or failed, the comparison succeeds, and its outcome tells the failure.
 pub fn compare_stored(judged: &RunSide, reference: &RunSide, margin: f64) -> Result<StoredComparison> {
     let chosen = selection::choose(judged, reference)?;
     let defect_line = |run: &&NamedRun| Some(format!("{}: {}", printable(&run.0), printable(&defect(&run.1)?)));
@@ -189,8 +188,8 @@ fn shown_side(side: &RunSide, other_name: &str, records: &[Record]) -> ComparedS
     }
 }
 
-/// Comparison of all metrics. A metric has a row in `metrics` if all runs have a usable value for it. Otherwise its
-/// name is in `not_compared`, and also in `missing` if only judged runs lack the value.
+/// A metric has a row in `metrics` if all runs have a usable value for it. Otherwise, `not_compared` has its name. If
+/// no reference run lacks the value, but a judged run does, `missing` has the name as well.
 struct FigureRows {
     metrics: Vec<MetricRow>,
     not_compared: Vec<String>,
@@ -332,8 +331,9 @@ impl StoredComparison {
         }
     }
 
-    /// Returns the outcome for `--fail-on-regression`. Lost or wrong mail, a new kind of failure or a missing metric
-    /// decides the outcome. Otherwise, it depends on whether a figure got worse by at least `limit` (0.05 for 5 %).
+    /// Returns the outcome for `--fail-on-regression`. The first of these that applies decides: lost or wrong mail, a
+    /// failure that no reference run had, a missing metric. Otherwise, the outcome depends on whether a figure got
+    /// worse by at least `limit` (0.05 for 5 %).
     pub fn outcome(&self, limit: f64) -> ComparisonOutcome {
         if self.unsound_runs > 0 {
             return ComparisonOutcome::MailLost;
@@ -344,7 +344,8 @@ impl StoredComparison {
         if !self.missing.is_empty() {
             return ComparisonOutcome::MetricMissing;
         }
-        // Ignore the shares of failures unless a figure is clearly worse, because a single failure proves nothing.
+        // Ignore the shares of failed mail unless a metric is a regression. A single failed message proves no
+        // regression, but one cannot be ruled out either, so the outcome could be `Undecided`.
         let worse = self.metrics.iter().any(|row| row.finding.is_regression(limit));
         let figures = || self.metrics.iter().filter(|row| worse || !row.name.ends_with(SHARE_UNIT));
         ComparisonOutcome::of_findings(|| figures().map(|row| &row.finding), limit)
@@ -354,9 +355,10 @@ impl StoredComparison {
 /// Minimum number of runs on each side for a verdict, whatever `CompareSettings::min_rounds` says.
 pub(crate) const MIN_RUNS: usize = 5;
 
-/// Compares the runs of B with the runs of A. The caller must choose the metrics in `family` before seeing the results,
-/// because each probability is adjusted for all of them. If a metric has more runs than another, the surplus runs are
-/// ignored. The runs may be from different times, so this function cannot detect that the host changed in between.
+/// Compares the runs of B with the runs of A, the reference. The caller must choose the metrics in `family` before
+/// seeing the results, because each probability is adjusted for all of them. If a metric has more runs than another,
+/// the surplus runs are ignored. The runs may be from different times, so this function cannot detect that the host
+/// changed in between.
 pub fn compare_runs(family: &[RunValues], settings: &CompareSettings) -> Vec<MetricFinding> {
     let of_a = family.iter().map(|values| values.a.len()).min().unwrap_or_default();
     let of_b = family.iter().map(|values| values.b.len()).min().unwrap_or_default();
@@ -383,7 +385,7 @@ mod tests {
     };
     use mailrun_measurement::stage::Stage;
 
-    /// Returns a side with one run for each rate. A run has the load of the sample record, and its rate in all stages.
+    /// Returns one side of a comparison: for each rate, a copy of the sample record with this rate in all stages.
     fn side(name: &str, rates: &[f64]) -> RunSide {
         let run = |(place, per_s): (usize, &f64)| {
             let mut record = mailrun_report::sample::held();
@@ -636,7 +638,7 @@ mod tests {
         }
     }
 
-    /// Returns the verdict of a run with reasons that have these causes. The text of a reason is its cause.
+    /// Returns the judge's verdict on a run with these causes. The text of each reason is the name of its cause.
     fn verdict(causes: &[Cause]) -> Verdict {
         judge::decide(causes.iter().map(|cause| Reason::new(*cause, format!("{cause:?}."))).collect(), "")
     }
@@ -684,7 +686,7 @@ mod tests {
             (&none[..], &[Cause::Remark][..], NoRegression),
         ] {
             let (mut against, mut runs) = (side("a", &[1000.0; 6]), side("b", &[1001.0; 6]));
-            // A threshold tolerates the mail that is rejected on both sides.
+            // Each run has one rejected message, which no verdict counts as a failure, as if a threshold allowed it.
             for (_, record) in against.runs.iter_mut().chain(&mut runs.runs) {
                 record.ledger.rejected = Some(1);
             }
@@ -719,10 +721,10 @@ mod tests {
         let mut failing = sound("b");
         failing.runs[3].1.ledger.failed = Some(7);
         assert_eq!(outcome(&failing, &exhausted("a", &ours)), ComparisonOutcome::RunFailed);
-        // The verdict puts some of the failures down to the server, although the source ran out of ports as well.
+        // The verdict blames the server for some of the failures, although the source ran out of ports as well.
         let theirs = exhausted("b", &[Cause::Failed, Cause::Exhausted]);
         assert_eq!(outcome(&theirs, &sound("a")), ComparisonOutcome::RunFailed);
-        // The sink ran out of memory, so that mail could not arrive.
+        // Mail is missing because mailrun ran out of a resource, so it must not count as lost by the server.
         let mut lost = sound("b");
         lost.runs[2].1.ledger.lost = Some(9);
         lost.runs[2].1.verdict = verdict(&ours);
@@ -743,8 +745,8 @@ mod tests {
         let outcome = |counts: [u64; 6]| compare_stored(&rejected("b", counts), &against, 0.02).unwrap().judged(0.05);
         let (actual, reason) = outcome([2_000, 2_500, 1_800, 2_200, 1_900, 2_100]);
         assert_eq!((actual, reason.as_str()), (Outcome::Fail, "worse by 5 % or more: rejected, % of mail"));
-        // None of these counts is a regression, because they are similar to those of the reference runs, or all 0, or
-        // far higher in only one run of six, which may be chance.
+        // None of these counts is a regression. They are similar to those of the reference runs, or all 0, or only one
+        // run of six has a far higher count, and one such run may be chance.
         for counts in [[19, 26, 17, 23, 1, 22], [0; 6], [20, 25, 18, 22, 0, 2_000]] {
             assert_eq!(outcome(counts).0, Outcome::Pass, "{counts:?}");
         }

@@ -15,9 +15,9 @@ pub(super) enum BadOption {
     NeedsArgument(char),
 }
 
-/// Parses `words` with the options in `letters`, where a colon follows each letter that takes an argument. Returns the
-/// options before the first bad one, together with the bad one. The caller needs the options before it, because
-/// Postfix's programs act on each option as they read it, and may print something before they reach the bad one.
+/// Parses `words` with the options in `letters`, where a colon follows each letter that takes an argument. Stops at the
+/// first bad option, and returns it together with the options before it. The caller needs them all, because Postfix's
+/// programs act on each option as they read it, and may print something before they reach the bad one.
 pub(super) fn parse_until_error(letters: &str, words: &[String]) -> (Arguments, Option<BadOption>) {
     let mut arguments = Arguments::default();
     let mut words = words.iter();

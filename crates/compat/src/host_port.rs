@@ -6,7 +6,8 @@ use mailrun_process::local_address;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 
-/// Service that is used if the user names none, with its port for hosts that lack it in their list of services.
+/// Service that is used if the user names none. Its port is used if the host's list of services (/etc/services) does
+/// not contain the name.
 const DEFAULT_SERVICE: (&str, u16) = ("smtp", 25);
 /// Maximum length of the path of a unix-domain socket. The kernel has 108 bytes for it, including a final NUL.
 const MAX_PATH_BYTES: usize = 107;
@@ -23,7 +24,7 @@ pub(super) enum Family {
 pub(super) enum OptionalPart {
     /// The host may be left out of the address of a listening socket. The sink then listens on all addresses.
     Host,
-    /// The port may be left out of the address to connect to. The default is the port of SMTP.
+    /// The port may be left out of the address that a client connects to. The client then uses the port of SMTP.
     Port,
 }
 

@@ -14,8 +14,8 @@ fn excerpt(text: &str) -> String {
     printable(&text.as_bytes()[..text.len().min(MAX_QUOTED_BYTES)])
 }
 
-/// Checks a host name. Its labels may contain letters, digits, `_`, and, except at their ends, `-`. Underscores are not
-/// legal but accepted, because such hosts exist. A name must not consist only of digits.
+/// Checks the syntax of a host name, without a lookup. Labels may contain letters, digits, `_`, and, except at their
+/// ends, `-`. Underscores are not legal but accepted, because such hosts exist. A name must not consist only of digits.
 pub(super) fn check_name(name: &str) -> Result<(), String> {
     let fault = |what: String| Err(format!("valid_hostname: {what}: {}", excerpt(name)));
     if name.is_empty() {

@@ -32,8 +32,8 @@ use std::process::ExitCode;
 /// The names of all personalities, which are the names of the imitated commands.
 pub const NAMES: [&str; 4] = ["smtp-source", "smtp-sink", "go-smtp-source", "go-mades-bench"];
 
-/// Runs a personality if the first word of the command line is its name or a path that ends in it, or if the second
-/// word is its name. Returns `None` if neither is the case.
+/// Runs an imitated command if the first or second word of the command line names the command. The first word may also
+/// be a path, such as `/usr/sbin/smtp-sink`. Returns `None` if neither word names a command.
 pub fn run_if_named(words: Vec<String>) -> Option<ExitCode> {
     let mut words = words.into_iter();
     let word = words.next()?;

@@ -1,5 +1,5 @@
-//! mailrun's own options, which every personality has besides the options of the imitated program. They must come first
-//! on the command line, so that the rest can be parsed exactly as the imitated program does.
+//! mailrun's own options, which it adds to the options of each program that it imitates. They must come first on the
+//! command line, so that the rest can be parsed exactly as the imitated program does.
 use mailrun_net::{BusyPoll, WorkerOptions};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,7 +33,7 @@ impl OwnOptions {
         WorkerOptions { busy_poll: self.busy_poll, ..WorkerOptions::default() }
     }
 
-    /// Returns true if sessions must record when they take up a message, because traces and the report need this time.
+    /// Returns true if sessions must record the time at which they begin each message, for traces or the report.
     pub(super) fn needs_times(self) -> bool {
         self.traces || self.reports
     }
@@ -48,7 +48,6 @@ impl OwnOptions {
     }
 }
 
-/// An option's name and value, and the words that follow it.
 type TakenOption<'w> = (&'w str, &'w str, &'w [String]);
 
 /// Takes an option with a value from the start of a command line. It is written `NAME VALUE` or `NAME=VALUE`. Returns
@@ -68,7 +67,7 @@ pub(super) fn split_option<'w>(words: &'w [String], names: &[&str]) -> Result<Op
     }
 }
 
-/// Command line of a personality. `program` is the word by which it was called, which its messages repeat.
+/// Command line of an imitated program. `program` is the word by which it was called, which its messages repeat.
 #[derive(Debug)]
 pub(crate) struct Invocation {
     pub(crate) program: String,

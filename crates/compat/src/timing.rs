@@ -25,7 +25,8 @@ impl Timing {
         }
     }
 
-    /// Returns the line of `--report`. `messages` is the number that the user requested, even if fewer were sent.
+    /// Returns the line that `--report` prints, with the number of accepted messages, their rate and their latency.
+    /// `messages` is the requested number, even if fewer were sent.
     pub(super) fn report(&self, messages: impl std::fmt::Display) -> String {
         self.report_at(messages, clock::now())
     }

@@ -19,13 +19,13 @@ pub(super) struct TraceHeaderWriter {
 
 impl TraceHeaderWriter {
     /// Builds the trace header line for messages that consist of `head` and `rest`, both in wire format and without the
-    /// end of data. `rest` must be the same in all messages, and so must the end of `head`, because the checksum is
-    /// computed only once.
+    /// end of data. The checksum of the body is computed only once, so all messages must have the same `rest`. All
+    /// heads must also end with the same bytes, because the empty line before the body may begin in `head`.
     ///
     /// # Errors
     ///
-    /// Fails if the headers contain an empty line, because then the text under the checksum would differ between
-    /// messages. Also fails if the system has no randomness.
+    /// Fails if `head` contains an empty line: the text after it would belong to the body, but `head` differs between
+    /// messages, so that no checksum would fit them all. Also fails if the system provides no random bytes.
     pub(super) fn new(head: &[u8], rest: &[u8]) -> Result<Self, String> {
         let message = [b"\r\n", head, rest].concat();
         let body = memchr::memmem::find(&message, EMPTY_LINE).map_or(message.len(), |at| at + EMPTY_LINE.len());
@@ -46,7 +46,8 @@ impl TraceHeaderWriter {
         Ok(Self { line, next_sequence: Cell::new(0) })
     }
 
-    /// Writes the line of the next message. `taken_up` is the time at which a session took up the message.
+    /// Appends the trace header line of the next message to `out`. `taken_up` is the time at which a session took up
+    /// the message. If it is `None`, the line contains the current time.
     pub(super) fn write(&self, taken_up: Option<Duration>, out: &mut Vec<u8>) {
         let at = out.len();
         out.extend_from_slice(&self.line);
@@ -55,12 +56,11 @@ impl TraceHeaderWriter {
     }
 }
 
-/// Checks that the receiver can tell `each` recipients of a message apart, for which it uses the number at the end of
-/// the local part.
+/// Checks that a number at the end of the local part distinguishes all recipients of a message, `each` in number.
 ///
 /// # Errors
 ///
-/// Returns the reason as a text if the receiver cannot tell the recipients apart.
+/// Fails if `each` is too large, or if the local part already ends in a digit. The error is a message for the user.
 pub(super) fn check_recipients(address: &str, each: u64) -> Result<(), String> {
     let local = address.rsplit_once('@').map_or(address, |(local, _)| local);
     match each {

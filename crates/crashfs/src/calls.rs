@@ -1,10 +1,10 @@
-//! Calls that changed files or names, or made them durable, and a log of these calls in memory.
+//! A log in memory of the system calls that changed files or names, or made such changes durable.
 use crate::types::{FileKind, Inode, Owner, Profile, SurvivingData, Survivors};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Memory of a logged call, without the data and names that it stores on the heap.
+/// Size in bytes of a logged call, not counting its data and names, which are on the heap.
 const CALL_BYTES: usize = size_of::<LoggedCall>();
 
 /// An event in the log: a call on a file or directory, a change of the profile, or a power cut.
@@ -24,7 +24,7 @@ pub enum Call {
         inode: Inode,
         at: u64,
         bytes: usize,
-        /// Set if all bytes are zeros, with which some servers fill files beforehand. `data` is then empty.
+        /// Set if all bytes are zeros, which some servers write in advance. To save memory, `data` is then empty.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         are_zeros: bool,
         #[serde(skip)]
@@ -53,7 +53,7 @@ pub enum Call {
     Remove { directory: Inode, name: String },
     /// A file or directory was renamed with rename(2).
     Rename { from: (Inode, String), to: (Inode, String) },
-    /// The power was cut. The next `Cut` says which unsynced changes survived.
+    /// The power went off. The next `Cut` in the log says which unsynced changes survived.
     PowerOff,
     /// The power came back. Of the unsynced changes, only `survivors` are left.
     Cut { survivors: Survivors },
@@ -67,7 +67,7 @@ impl Call {
         Self::Write { inode, at, bytes: bytes.len(), are_zeros, data }
     }
 
-    /// Returns the memory in bytes that the call takes on the heap.
+    /// Returns how many bytes a logged call occupies on the heap, so that the log can enforce its limit.
     fn heap_bytes(&self) -> usize {
         match self {
             Self::Write { data, .. } => data.len(),
@@ -120,13 +120,13 @@ impl LoggedCall {
     }
 }
 
-/// Reason why a log has discarded its calls.
+/// Reason why a [`CallLog`] has discarded the file system calls that it had recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Loss {
-    /// The calls took more memory than the log may have.
+    /// The recorded calls would have exceeded the log's limit of memory.
     TooLong,
-    /// A bit on the disk was flipped on purpose. No call in the log could repeat this.
+    /// A test flipped a bit on the disk. No variant of [`Call`] describes this, so a replay could not repeat it.
     FlippedBit,
 }
 

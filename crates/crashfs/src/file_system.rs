@@ -1,8 +1,8 @@
 //! A file system in memory that distinguishes synced data from unsynced data, so that a simulated power cut can drop
 //! the unsynced data.
 //!
-//! It uses neither FUSE nor clocks nor threads, which [`crate::Disk`] adds. Data of a file is durable after `fsync` or
-//! `fdatasync` of the file, or after a write with `O_DSYNC`. The table shows what else can survive, depending on the
+//! [`crate::Disk`] serves this file system over FUSE, with a clock and threads. Data of a file is durable after `fsync`
+//! or `fdatasync` of the file, or after a write with `O_DSYNC`. The table shows what else can survive, depending on the
 //! [`Profile`]:
 //!
 //! | profile | changes of names are durable after | of other changes of names, a power cut leaves | of unsynced data, a power cut leaves |
@@ -12,9 +12,9 @@
 //! | xfs | `fsync` of anything, or 31 s | the first few | the same as with ext4, but a rename makes no data durable |
 //! | btrfs | `fsync` of the file or of the directory, or 31 s | the first few | none of it, or all of it |
 //!
-//! Except with `strict`, data that has been dirty for 36 s is written, because every 5 s the kernel writes data that is
-//! older than 30 s. `sync` and `syncfs` make everything durable ([`crate::Disk::heed_sync_calls`]). A failed sync marks
-//! its pages as clean, as Linux does, so the next sync reports success without writing these pages.
+//! Except with `strict`, unsynced data becomes durable after 36 s: every 5 s, the kernel writes data older than 30 s,
+//! and one second is added. `sync` and `syncfs` make everything durable ([`crate::Disk::heed_sync_calls`]). A failed
+//! sync marks its pages as clean, as Linux does, so the next sync reports success without writing these pages.
 mod inspect;
 
 use crate::calls::{Call, CallLog, Loss};
@@ -30,7 +30,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// FUSE reserves this inode number for the directory at the mount point.
 pub const ROOT: Inode = 1;
 
-/// Size of a sector in bytes. Once a sector holds data, a power cut leaves one whole version of its content.
+/// Size of a sector in bytes. After a power cut, a sector that held data has one complete version of its content.
 pub const SECTOR: usize = 512;
 
 /// Age at which unsynced data counts as durable, because the kernel has written it by then.
@@ -45,7 +45,7 @@ pub struct FileSystem {
     /// Changes of directory entries that are not durable yet, oldest first, each with its time.
     changes: Vec<(NameChange, SystemTime)>,
     profile: Profile,
-    /// Time stamp for changed files. The caller sets it, because this type reads no clock.
+    /// Current time, with which changed files are stamped. The caller sets it, because this type reads no clock.
     now: SystemTime,
     log: Option<CallLog>,
 }
@@ -130,8 +130,8 @@ pub enum NameChange {
         from: (Inode, String),
         to: (Inode, String),
         inode: Inode,
-        /// Set if the old name disappears when the new one appears. Otherwise, removing the old name is a separate
-        /// change, which a power cut may lose.
+        /// Set if the rename is atomic: the old name disappears when the new name appears. Otherwise, removing the old
+        /// name is a separate change, which a power cut may lose.
         is_whole: bool,
     },
 }
@@ -154,11 +154,11 @@ pub struct Attributes {
 enum Survival {
     Nothing,
     Everything,
-    /// Any part of the data survives, possibly later writes without earlier ones.
+    /// Any part of the data can survive, for example a later write without an earlier one.
     Any,
-    /// Any part of the data survives, and sectors that were zeros before may be torn.
+    /// Like `Any`, but a sector that was all zeros before may be torn, so that only its first bytes are written.
     Torn,
-    /// Any part of the data that replaced earlier data survives, but nothing that was added to the file.
+    /// Data that was added to the file is lost, but any part of the data that replaced earlier data can survive.
     Overwritten,
 }
 
@@ -179,8 +179,8 @@ impl NameChange {
         self.directories().contains(&inode)
     }
 
-    /// Returns the two directories whose entries change, or one directory twice. A rename that is not whole changes
-    /// only the new directory, because the removal of its old name is a separate change.
+    /// Returns the two directories whose entries change. If only one directory changes, returns it twice. For a rename
+    /// without `is_whole`, this is only the new directory, because removing the old name is a separate change.
     pub fn directories(&self) -> [Inode; 2] {
         match self {
             Self::Add { directory, .. } | Self::Remove { directory, .. } => [*directory; 2],
@@ -251,8 +251,8 @@ impl File {
         self.dirty_since = None;
     }
 
-    /// Makes the unsynced data durable if the oldest of it has reached the age `WRITEBACK`. Data that is written after
-    /// this call counts as unsynced since `now`, unless older unsynced data remains.
+    /// Makes the unsynced data durable if the oldest of it has reached the age `WRITEBACK`. If no unsynced data
+    /// remains, the age of the data that is written next is counted from `now`.
     fn write_back(&mut self, now: SystemTime) {
         let has_waited = |since: SystemTime| now.duration_since(since).is_ok_and(|age| age >= WRITEBACK);
         if self.dirty_since.is_some_and(has_waited) {
@@ -284,8 +284,8 @@ impl File {
         self.versions.is_empty() && self.lengths.is_empty()
     }
 
-    /// Chooses at random which part of the unsynced data a power cut leaves. Unless the profile is strict, the data
-    /// that was added to a file survives as a whole or not at all, because its blocks are allocated when it is written.
+    /// Chooses at random which part of the unsynced data a power cut leaves. Except with `Strict`, data that extends a
+    /// file survives whole or not at all, because its blocks are allocated only at the write to the disk.
     fn choose_survivors(&self, profile: Profile, rng: &mut StdRng) -> SurvivingData {
         let survival = Survival::choose(rng, profile);
         let length = match (survival, self.lengths.last()) {
@@ -312,7 +312,7 @@ impl File {
         SurvivingData { length, sectors }
     }
 
-    /// Returns all unsynced data of the file, as if a power cut lost nothing.
+    /// Describes a power cut or sync that loses nothing: all unsynced data of the file reaches the media.
     fn all_survives(&self) -> SurvivingData {
         let length = self.lengths.last().copied().unwrap_or(self.durable.len());
         let last = |(number, versions): (&usize, &Vec<Sector>)| {
@@ -322,8 +322,8 @@ impl File {
         SurvivingData { length, sectors: self.versions.iter().filter_map(last).collect() }
     }
 
-    /// Makes a part of the unsynced data durable. Ignores lengths and versions of sectors that the file never had,
-    /// which can happen if somebody has edited a stored log.
+    /// Makes the part of the unsynced data durable that survives a power cut, or that a failed sync wrote. Skips a
+    /// length or sector content that the file never had, because somebody may have edited a stored log.
     fn make_durable(&mut self, SurvivingData { length, sectors }: &SurvivingData) {
         if self.lengths.contains(length) {
             self.durable.resize(*length, 0);
@@ -354,7 +354,7 @@ fn sector_of(bytes: &[u8], number: usize) -> Sector {
     sector
 }
 
-/// Writes the part of a sector that is within the file.
+/// Copies sector `number` into the content of a file. Drops the part of the sector that is beyond the file's end.
 fn put_sector(bytes: &mut [u8], number: usize, sector: &Sector) {
     let from = (number * SECTOR).min(bytes.len());
     let to = (from + SECTOR).min(bytes.len());
@@ -411,7 +411,7 @@ impl FileSystem {
         self.record(|| Call::PowerOff);
     }
 
-    /// Repeats a call from a log, to rebuild the files that the log describes.
+    /// Executes a call that a [`CallLog`] recorded. Executing all calls of a log rebuilds the recorded files.
     ///
     /// # Errors
     ///
@@ -455,8 +455,8 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Sets the current time. It becomes the time stamp of changed files, and determines which unsynced data the kernel
-    /// would have written by now.
+    /// Sets the current time, which becomes the time stamp of changed files and determines which unsynced data the
+    /// kernel would have written by now.
     pub fn set_time(&mut self, now: SystemTime) {
         self.now = now;
     }
@@ -487,7 +487,7 @@ impl FileSystem {
         })
     }
 
-    /// Returns true if at least one name of the file is durable.
+    /// Returns true if the file still has a name after any power cut, because at least one of its names is durable.
     pub fn is_durably_named(&self, inode: Inode) -> bool {
         self.directories().any(|directory| directory.durable.values().any(|named| *named == inode))
     }
@@ -497,8 +497,8 @@ impl FileSystem {
         self.directories().any(|directory| directory.durable.get(name) == Some(&inode))
     }
 
-    /// Returns true if the header of a spool's segment is on the media. As long as a segment is being created, this
-    /// part of the file has only zeros.
+    /// Returns true if the header of a spool's segment is on the media. As long as the segment is being created, all
+    /// bytes at the place of the header are zeros.
     pub fn has_durable_header(&self, inode: Inode) -> bool {
         const HEADERS_BYTES: usize = 8192;
         self.files()
@@ -512,7 +512,7 @@ impl FileSystem {
         })
     }
 
-    /// Returns true if the media has the complete content of every file with a durable name.
+    /// Returns true if a power cut would lose no data, except in files whose names are not durable anyway.
     pub fn is_clean(&self) -> bool {
         self.files().all(|(inode, file)| file.is_clean() || !self.is_durably_named(inode))
     }
@@ -638,7 +638,7 @@ impl FileSystem {
     pub fn rename(&mut self, from: (Inode, &str), to: (Inode, &str)) -> Result<(), Errno> {
         let inode = self.look_up(from.0, from.1)?.inode;
         let replaced = self.directory(to.0)?.seen.get(to.1).copied();
-        // The kernel lets a directory replace only a directory, but does not check that the replaced one is empty.
+        // rename(2) must not replace a directory that has entries. The kernel leaves this check to the file system.
         let holds_names = |directory: &mut Directory| !directory.seen.is_empty();
         if replaced.is_some_and(|other| other != inode && self.directory(other).is_ok_and(holds_names)) {
             return Err(Errno::NOTEMPTY);
@@ -671,7 +671,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Counts another open descriptor of a file. An open file exists even without a name.
+    /// Counts another open descriptor of a file. An open file remains until it is closed, even without a name.
     pub fn open(&mut self, inode: Inode) -> Result<(), Errno> {
         self.node(inode)?.opened += 1;
         self.record(|| Call::Open { inode });
@@ -708,7 +708,7 @@ impl FileSystem {
         self.capacity = bytes;
     }
 
-    /// Reads bytes as processes see them. At the end of the file, returns fewer bytes than requested.
+    /// Reads bytes as processes see them, synced or not. At the end of the file, returns fewer bytes than requested.
     pub fn read(&mut self, inode: Inode, at: u64, bytes: usize) -> Result<&[u8], Errno> {
         let seen = &self.file(inode)?.seen;
         let from = seen.len().min(at as usize);
@@ -746,7 +746,7 @@ impl FileSystem {
         if grows_by > 0 && used.saturating_add(grows_by) > capacity { Err(Errno::NOSPC) } else { Ok(()) }
     }
 
-    /// Makes old unsynced data of a file durable, as the kernel does. With `Strict`, nothing is written without a sync.
+    /// Makes unsynced data durable if it is so old that the kernel would have written it. Does nothing with `Strict`.
     fn write_back(&mut self, inode: Inode) -> Result<(), Errno> {
         let now = self.now;
         if self.profile != Profile::Strict {
@@ -776,7 +776,7 @@ impl FileSystem {
     /// power cut.
     fn make_own_names_durable(&mut self, inode: Inode) {
         let mut own = BTreeSet::from([inode]);
-        // Go from the newest change to the oldest, because a directory is older than the names in it.
+        // Go backwards, so that the directory of a name is in `own` before the loop reaches the directory's creation.
         for (change, _) in self.changes.iter().rev() {
             if own.contains(&change.inode()) {
                 own.extend(change.directories());
@@ -785,9 +785,9 @@ impl FileSystem {
         self.make_names_durable(|change| own.contains(&change.inode()));
     }
 
-    /// Makes the name changes durable for which `are_durable` returns true. If a whole rename becomes durable, so does
-    /// the earlier change that created its old name. Otherwise that earlier change could become durable later and
-    /// restore the old name.
+    /// Makes each name change durable if `are_durable` returns true for it. If such a change is an atomic rename
+    /// (`is_whole`), the earlier change that created the old name becomes durable as well. Otherwise, that change could
+    /// become durable later and restore the old name.
     fn make_names_durable(&mut self, are_durable: impl Fn(&NameChange) -> bool) {
         let mut renamed = BTreeSet::new();
         let mut durable = Vec::new();
@@ -817,14 +817,14 @@ impl FileSystem {
         self.fail_sync_after(inode, error_name(error), &written)
     }
 
-    /// Does the same as [`Self::fail_sync`], but with a given part of the data, so that a log can be repeated exactly.
+    /// Injects a failed sync that writes only the data in `written`. A replay of a log passes the logged value.
     fn fail_sync_after(&mut self, inode: Inode, error: &str, written: &SurvivingData) -> Result<(), Errno> {
         self.file(inode)?.fail_sync(written);
         self.record(|| Call::FailedSync { inode, error: error.to_owned(), written: written.clone() });
         Ok(())
     }
 
-    /// Makes the names in a directory durable. With some profiles, this includes the names in all other directories.
+    /// Makes the names in a directory durable, and with ext4 and xfs the names in all other directories as well.
     pub fn sync_directory(&mut self, inode: Inode) -> Result<(), Errno> {
         self.directory(inode)?;
         let syncs_all = self.profile.syncs_all_names();
@@ -850,7 +850,7 @@ impl FileSystem {
         &mut self.directory(directory).expect("a directory with changes is kept").durable
     }
 
-    /// Removes a durable name, unless the name belongs to another file by now.
+    /// Removes a name from the durable entries of a directory, unless the name now belongs to another file.
     fn remove_durable(&mut self, directory: Inode, name: &str, inode: Inode) {
         let names = self.durable_names(directory);
         if names.get(name) == Some(&inode) {
@@ -858,7 +858,7 @@ impl FileSystem {
         }
     }
 
-    /// Drops files that nobody has open and that have no name, either for processes or on the media.
+    /// Frees files that are not open and that have no name, neither visible nor durable nor in an unsynced change.
     fn forget_unused(&mut self) {
         let mut used = BTreeSet::from([ROOT]);
         for directory in self.directories() {
@@ -909,7 +909,7 @@ impl FileSystem {
             let age = now.duration_since(at).unwrap_or_default();
             self.profile.commits_after().is_some_and(|limit| age >= limit)
         };
-        // Do not bisect the changes, because their times are out of order if somebody has set back the clock.
+        // Check every name change instead of bisecting, because their times are not sorted if the clock was set back.
         let committed = self.changes.iter().rposition(|(_, at)| is_committed(*at)).map_or(0, |last| last + 1);
         for (change, _) in self.changes.drain(..committed).collect::<Vec<_>>() {
             self.make_durable(change);
@@ -923,7 +923,8 @@ impl FileSystem {
         }
     }
 
-    /// Chooses at random which unsynced changes a power cut would leave now.
+    /// Chooses at random which of the unsynced changes survive if the power is cut now. The power cut discards all
+    /// others.
     fn choose_survivors(&self, rng: &mut StdRng) -> Survivors {
         let all = self.changes.len();
         let survival = if self.profile == Profile::Strict { rng.random_range(0..4) } else { 2 };
@@ -942,8 +943,8 @@ impl FileSystem {
         Survivors { names, files: dirty.collect() }
     }
 
-    /// Restores all files and directories that have a durable name. All except the root directory get new numbers, so
-    /// that the kernel cannot confuse them with files that it remembers.
+    /// Rebuilds the tree after a power cut from the files and directories whose names are durable. All except the root
+    /// directory get new inode numbers, so that the kernel cannot confuse them with files that it remembers.
     fn revive(&mut self, surviving: &BTreeMap<Inode, &SurvivingData>) {
         let mut old = std::mem::take(&mut self.nodes);
         // Map each old inode number to the new one, so that all hard links of a file lead to the same restored file.
@@ -962,7 +963,7 @@ impl FileSystem {
                             names.insert(name, *new);
                             continue;
                         }
-                        // Skip a directory that was already restored, because a directory can have only one name.
+                        // A rename that is not atomic can leave a directory with two names. Keep only the first one.
                         let Some(below) = old.remove(&inode) else { continue };
                         let new = self.next;
                         self.next += 1;
@@ -987,7 +988,7 @@ impl FileSystem {
         }
     }
 
-    /// Flips a random bit of the byte at offset `at` of a file, both for processes and on the media.
+    /// Flips a random bit of the byte at offset `at` of a file. A power cut does not undo this.
     pub fn flip_bit(&mut self, inode: Inode, at: u64, rng: &mut StdRng) -> Result<(), Errno> {
         self.give_up_log(Loss::FlippedBit);
         let bit = 1 << (rng.next_u32() % 8);

@@ -32,16 +32,16 @@ use tempfile::TempDir;
 /// Name of the file system in the first column of /proc/mounts.
 pub const FILE_SYSTEM: &str = "mailrun-power-cut";
 
-/// Time for which the kernel may cache attributes and names: none, because a cache would be wrong after a cut.
+/// Time for which the kernel may cache attributes and names: none, because a cache would be wrong after a power cut.
 const NO_CACHE: Duration = Duration::ZERO;
 
-/// Longest time that an operation remains unanswered after a cut. Callers kill the process within milliseconds, so this
-/// limit matters only if the caller has failed to do so.
+/// Longest time that an operation remains unanswered after a power cut. Callers kill the process within milliseconds,
+/// so the limit matters only if they fail to do so.
 const UNANSWERED_LIMIT: Duration = Duration::from_secs(60);
 
-/// Flag of a write that is durable when it returns. `O_SYNC` includes it, and the kernel adds it for `RWF_DSYNC`. The
-/// value holds on x86, ARM and RISC-V (open(2)). The constant of rustix is useless here, because it has the value of
-/// `O_SYNC`.
+/// Flag of a write that returns only when its data is durable. `O_SYNC` includes this flag, and the kernel adds it for
+/// `RWF_DSYNC`. Its value is the same on x86, ARM and RISC-V (open(2)). rustix's constant has the value of `O_SYNC`
+/// instead.
 const O_DSYNC: i32 = 0o10000;
 
 /// Interval at which the thread that waits for calls of sync(2) checks whether it should end.
@@ -61,7 +61,7 @@ pub enum Fault {
     AnyWrite(Errno),
     /// A sync of any file, or a write with `O_DSYNC`, fails once. Some of the file's pages are never written.
     AnySync(Errno),
-    /// An operation that makes a file fails: the creation, or an allocation, write or sync before the file is in use.
+    /// The creation of a file fails, or an allocation, write or sync while the file is not in use yet.
     Making(Errno),
     Read(Errno),
 }
@@ -86,7 +86,7 @@ pub struct Hit {
     pub at: Instant,
 }
 
-/// A power cut and a fault that should happen while processes use the disk.
+/// Power cut and fault to inject while processes use the disk. Each is optional and counts its own operations.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Plan {
     /// Number of the change or sync at which the power is cut, counted from 1.
@@ -101,7 +101,7 @@ enum Operation {
     Read,
     Make,
     Write(Inode, u64),
-    /// A write that is durable when it returns: `O_DSYNC`, `O_SYNC` or `RWF_DSYNC`.
+    /// A write that returns only when its data is durable, because of `O_DSYNC`, `O_SYNC` or `RWF_DSYNC`.
     SyncedWrite,
     Allocate(Inode),
     Sync(Inode),
@@ -119,14 +119,14 @@ struct State {
     /// A write that has failed once and must fail again if it is repeated. The kernel divides long writes, and if the
     /// second part fails, it reports only the success of the first part. The process then writes the second part again.
     failed_write: Option<(Operation, Fault)>,
-    /// Set while the power is off. Operations then have no effect and get no answer.
+    /// Set between a simulated power cut and `restore_power`. Operations then have no effect and get no answer.
     is_off: bool,
     /// Set when unanswered operations may end with an error, because the processes that wait for them have been killed.
     is_released: bool,
     clean_at: Instant,
     unsupported: BTreeSet<&'static str>,
     /// Contents of the open directories, by file handle. A process that renames or removes files while it lists them
-    /// must see each of the others, so all calls of readdir(2) are answered from the list that the first call made.
+    /// must still see all other files, so all calls of readdir(2) are answered from the list of the first call.
     listings: HashMap<u64, Vec<(String, Attributes)>>,
     /// Number of directories opened so far. The newest one has this number as its file handle.
     opened_directories: u64,
@@ -135,7 +135,7 @@ struct State {
 #[derive(Clone)]
 struct Shared(Arc<(Mutex<State>, Condvar)>);
 
-/// The thread that makes everything durable when a process calls sync(2). It ends when this value is dropped.
+/// Thread of the simulation that makes all files durable after each sync(2). It ends when this value is dropped.
 struct SyncWatch {
     calls: Arc<Mutex<SyncCalls>>,
     is_over: Arc<AtomicBool>,
@@ -162,8 +162,8 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// Mounts an empty file system with `capacity` bytes in a directory of its own. `seed` decides at random which
-    /// unsynced data survives cuts and failed syncs.
+    /// Mounts an empty file system with `capacity` bytes in a directory of its own. The random numbers that `seed`
+    /// generates decide which unsynced data survives cuts and failed syncs.
     ///
     /// # Errors
     ///
@@ -232,8 +232,8 @@ impl Disk {
         Ok(())
     }
 
-    /// Returns the path of the mount point. Only other processes may use it, because this process would wait for its
-    /// own answers.
+    /// Returns the mount point, which only other processes may use, because this process would wait for its own
+    /// answers.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -249,7 +249,7 @@ impl Disk {
         state.is_released = false;
     }
 
-    /// Returns the planned fault, or `None` if it has not occurred yet.
+    /// Returns the fault that has occurred, or `None` if the planned fault has not occurred yet.
     pub fn hit(&self) -> Option<Hit> {
         self.shared.lock().hit
     }
@@ -265,16 +265,16 @@ impl Disk {
         unpoisoned(result).0.is_off
     }
 
-    /// Cuts the power immediately. A sync(2) that returned before the cut still counts, even if the watching thread has
-    /// not seen it yet.
+    /// Cuts the power immediately. Data that an earlier sync(2) made durable survives, even if the watching thread has
+    /// not noticed that call.
     pub fn cut_now(&self) {
         self.shared.lock().turn_off();
         self.shared.0.1.notify_all();
         self.sync_calls.iter().for_each(|watch| self.shared.heed_sync_calls(&watch.calls));
     }
 
-    /// Answers the operations that a power cut left unanswered. The caller must have killed the processes that wait for
-    /// them. Without an answer, these processes cannot end.
+    /// Fails the operations that a power cut left unanswered. The caller must have killed the processes that wait for
+    /// an answer. Even a killed process cannot exit before its operation is answered.
     pub fn release(&self) {
         self.shared.lock().is_released = true;
         self.shared.0.1.notify_all();
@@ -291,14 +291,15 @@ impl Disk {
         state.clean_at = Instant::now();
     }
 
-    /// Returns the last time at which a sync, the mount or `restore_power` left every file durable.
+    /// Returns the latest time at which a power cut would have lost no data: the time of the mount, of `restore_power`,
+    /// or of a sync that left no unsynced data.
     pub fn clean_at(&self) -> Instant {
         self.shared.lock().clean_at
     }
 
-    /// Returns the operations that processes have requested since the last call of this method but this file system
-    /// lacks, for example `symlink`. This does not include shared mappings (mmap(2)), which Linux before 6.6 refuses
-    /// itself.
+    /// Returns the unsupported operations, such as `symlink`, that processes have requested since the last call of this
+    /// method. Shared mappings (mmap(2)) are missing, because Linux before 6.6 refuses them without asking this file
+    /// system.
     pub fn take_unsupported(&self) -> BTreeSet<&'static str> {
         std::mem::take(&mut self.shared.lock().unsupported)
     }
@@ -313,8 +314,8 @@ impl Disk {
         self.shared.lock().files.record_calls(limit, clock);
     }
 
-    /// Calls `look` with the file system, to inspect the files or to change them unnoticed by processes. This does not
-    /// count as an operation.
+    /// Lets `look` inspect or change the files directly in memory, without an operation of a process. This does not
+    /// count towards the cut and the fault of [`Plan`].
     pub fn with_files<T>(&self, look: impl FnOnce(&mut FileSystem, &mut StdRng) -> T) -> T {
         let State { files, chance, .. } = &mut *self.shared.lock();
         look(files, chance)
@@ -360,7 +361,7 @@ impl Shared {
         Errno::IO
     }
 
-    /// Performs an operation that changes nothing on the media. It does not count towards the planned cut.
+    /// Performs an operation that does not change the files, such as a read. `Plan::cut_at` does not count it.
     fn look<T>(
         &self,
         operation: Operation,
@@ -376,8 +377,8 @@ impl Shared {
         }
     }
 
-    /// Performs an operation that changes files or names, or makes changes durable. Each such operation counts towards
-    /// the planned cut.
+    /// Performs an operation that changes files or names, or makes changes durable. `Plan::cut_at` counts these
+    /// operations, and the power is cut at the operation with that number.
     fn change<T>(
         &self,
         operation: Operation,
@@ -419,8 +420,7 @@ impl Shared {
 impl State {
     fn turn_off(&mut self) {
         if !self.is_off {
-            // Set the time first, because the file system writes old changes to the disk by itself, and some may have
-            // become old enough since the last operation.
+            // Set the time first, because it decides which old changes the kernel would have written to the disk.
             self.files.set_time(SystemTime::now());
             self.files.turn_off();
         }
@@ -445,7 +445,8 @@ impl State {
 
     fn can_have(&self, operation: Operation, fault: Fault) -> bool {
         // A segment is in use only once its header is durable. Its name may become durable earlier, when the directory
-        // is synced for another file. The file `newest` never counts as in use, because the spool can do without it.
+        // is synced for another file. Exclude the spool's file `newest`, which is no segment: the spool accepts mail
+        // even if this file cannot be written.
         let is_used = |inode| {
             self.files.is_durably_named(inode)
                 && self.files.has_durable_header(inode)
@@ -538,9 +539,9 @@ fn answer_attributes(reply: ReplyAttr, result: Result<Attributes, Errno>) {
 
 impl Filesystem for Served {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // Allow shared mappings, which SQLite uses for its WAL. The kernel writes their changed pages to this file
-        // system at msync(2) and fsync(2), before it syncs. Ignore an error: Linux before 6.6 does not know this flag,
-        // and refuses shared mappings.
+        // Ask the kernel to allow shared mappings of files with direct I/O, because SQLite's WAL needs them. At
+        // msync(2) and fsync(2), the kernel first writes the changed pages of the mapping to this file system, and then
+        // asks for the sync. Ignore an error: Linux before 6.6 lacks this capability, and only such mappings then fail.
         let _ = config.add_capabilities(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP);
         Ok(())
     }
@@ -723,7 +724,7 @@ impl Filesystem for Served {
                     files.fail_sync(inode.0, errno, rng)?;
                     return Err(errno);
                 }
-                // All faults that `can_have` allows for a write are handled above, except `ShortWrite`.
+                // The fault is `ShortWrite`, because all other faults that a write can have are handled above.
                 Some(_) => rng.random_range(1..data.len().max(2)),
                 None => data.len(),
             };

@@ -1,5 +1,5 @@
-//! A stored log of the calls that changed files or names, or made changes durable. Repeating these calls gives the same
-//! files, and each repeated power cut leaves the same data.
+//! Stores the calls to the simulated file system that changed files or names, or made changes durable. Repeating these
+//! calls gives the same files, and each repeated power cut leaves the same data.
 //!
 //! ```text
 //! calls.jsonl   {"format":"mailrun-calls/1","capacity":1073741824}
@@ -18,7 +18,7 @@ use std::path::Path;
 const FORMAT: &str = "mailrun-calls/1";
 /// Maximum capacity of the logged disk, in bytes. A log with a larger capacity is rejected.
 const MAX_CAPACITY: u64 = 1 << 30;
-/// Maximum length of a line of a log. The longest line is a cut, which lists each sector that survived.
+/// Maximum length of a line of a log. The longest line describes a power cut, and lists each sector that survived.
 const MAX_LINE_BYTES: u64 = 64 << 20;
 
 #[derive(Serialize, Deserialize)]
@@ -51,7 +51,7 @@ fn bad(text: impl Into<String>) -> io::Error {
 }
 
 impl StoredCalls {
-    /// Writes the calls and their data to two files.
+    /// Writes the log to two files: one line of JSON for each call to `calls`, and the bytes of all writes to `data`.
     ///
     /// # Errors
     ///
@@ -122,12 +122,12 @@ impl StoredCalls {
         }
     }
 
-    /// Repeats the calls of the log on a new file system. Before each call and at the end, passes this file system to
-    /// `look`, and stops if it returns false.
+    /// Repeats the calls of the log on a new file system. Before each call and at the end, calls `look` with this file
+    /// system, and stops if `look` returns false.
     ///
     /// # Errors
     ///
-    /// Fails if a call of the log cannot be repeated. The error contains the number of that call.
+    /// Fails if the new file system rejects one of the logged calls. The error contains the number of that call.
     pub fn replay(&self, mut look: impl FnMut(usize, &mut FileSystem) -> bool) -> io::Result<FileSystem> {
         let mut files = FileSystem::new(self.capacity);
         for (at, logged) in self.calls.iter().enumerate() {

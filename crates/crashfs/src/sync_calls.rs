@@ -1,5 +1,5 @@
 //! Notices calls of sync(2) and syncfs(2), which the kernel does not report to a FUSE file system. A tracing instance
-//! of our own in the kernel records when such a call returns in a process that descends from the calling thread.
+//! in the kernel records these calls as they return, if a descendant of the calling thread has made them.
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -12,7 +12,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 const USUAL_PLACES: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
-/// Prefix of the name of a tracing instance. The ID of the owning process follows, to recognise leftovers.
+/// Prefix of the name of a tracing instance. The owner's process ID follows, to recognise instances of killed programs.
 const PREFIX: &str = "mailrun-";
 const BUFFER_KIB: &str = "64";
 
@@ -95,7 +95,7 @@ impl SyncCalls {
         Ok(calls)
     }
 
-    /// Returns another handle of the trace pipe, with which a thread can wait for calls without locking this value.
+    /// Returns another handle of the trace pipe, so that a thread can wait for sync(2) calls without a lock.
     pub(crate) fn pipe(&self) -> io::Result<File> {
         self.pipe.try_clone()
     }

@@ -31,9 +31,8 @@ impl Profile {
         }
     }
 
-    /// Returns the time after which a change of names is durable without a sync, or `None` with
-    /// `Strict`. This is the interval at which the file system commits its journal or transaction,
-    /// plus one second.
+    /// Returns the age at which a creation, removal or renaming of a file is durable without a sync, or `None` with
+    /// `Strict`. The age is the interval at which the file system commits its journal or transaction, plus one second.
     pub(crate) fn commits_after(self) -> Option<Duration> {
         match self {
             Self::Strict => None,
@@ -84,10 +83,10 @@ pub struct Owner {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Survivors {
-    /// Positions of the surviving name changes in the list of unsynced name changes, in ascending order.
+    /// The name changes that survive, as ascending positions in the list of unsynced name changes.
     pub names: Vec<usize>,
-    /// Surviving data of files with unsynced data. A file that is not listed loses all of its
-    /// unsynced data.
+    /// For each file with unsynced data, the part of this data that survives the power cut. A file that is not listed
+    /// loses all of its unsynced data.
     pub files: Vec<(Inode, SurvivingData)>,
 }
 
@@ -103,8 +102,8 @@ pub struct SurvivingData {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SurvivingSector {
     pub(crate) number: usize,
-    /// Position of this version among all versions of the sector since the last sync, from 0.
+    /// Index of this content among all contents that the sector has had since the last sync, oldest first.
     pub(crate) version: usize,
-    /// Offset from which on a torn write left zeros in the sector, or `None` if the sector is whole.
+    /// If a torn write left zeros at the sector's end, the offset at which they begin. `None` for a whole sector.
     pub(crate) torn_at: Option<usize>,
 }

@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 const DRAW_INTERVAL: Duration = Duration::from_millis(250);
 /// Maximum time for which the thread waits for a key before it checks again whether the run is over.
 const KEY_TIMEOUT: Duration = Duration::from_millis(50);
-/// Time to wait after this process has sent itself SIGTSTP. By then, the signal has stopped all threads of the process.
+/// Pause after this process has sent itself SIGTSTP, because the signal does not stop all threads at once.
 const STOP_DELAY: Duration = Duration::from_millis(200);
 /// Elapsed time in seconds after which the dashboard appears. In a shorter run, it would only flash.
 const SHOWN_AFTER_S: f64 = 2.0;
@@ -43,11 +43,11 @@ const SHOWN_AT_ONCE_S: f64 = 5.0;
 const ALMOST_DONE: f64 = 0.9;
 
 /// Maximum number of snapshots that wait to be drawn. Normally only a few wait, because the thread takes them about
-/// twenty times a second. When the limit is reached, a new snapshot replaces the latest.
+/// twenty times a second. When this many snapshots wait, a new snapshot replaces the newest of them.
 const MAX_PENDING: usize = 1_000;
 
-/// Snapshots that the thread has not drawn yet. All of them are kept, because each is a point of
-/// the dashboard's history.
+/// Snapshots of the run that the thread of the dashboard has not drawn yet. All of them are kept, because each is a
+/// point of the dashboard's history.
 #[derive(Debug, Default)]
 struct PendingFigures {
     figures: Mutex<Vec<RunSnapshot>>,
@@ -79,8 +79,8 @@ pub(crate) struct DashboardDisplay {
 }
 
 impl DashboardDisplay {
-    /// Creates the display, or returns `None` if a dashboard cannot or should not be shown. This is the case on a small
-    /// terminal, in the background or, unless the user asked for a dashboard, in CI.
+    /// Creates the display, or returns `None` if a dashboard cannot or should not be shown. On a small terminal or in
+    /// the background, no dashboard is shown. In CI, a dashboard is shown only if the user asked for it.
     pub(crate) fn new(live: LiveMode) -> Option<Self> {
         let terminals = Terminals {
             stdin: io::stdin().is_terminal(),
@@ -265,7 +265,7 @@ impl<'a> DashboardScreen<'a> {
         }
     }
 
-    /// Draws if something has changed, and returns false if the screen is no longer shown.
+    /// Draws the dashboard if something has changed. Returns false if the dashboard is no longer on the screen.
     fn draw(&mut self) -> bool {
         let area = size();
         if area != self.area {
@@ -329,8 +329,8 @@ impl<'a> DashboardScreen<'a> {
             DashboardAction::Redraw => self.needs_drawing = true,
             DashboardAction::Stop => {
                 self.needs_drawing = true;
-                // Send SIGINT to this process, as Ctrl-C does: the first one stops the run, and the second one stops it
-                // immediately.
+                // Send SIGINT to this process, as Ctrl-C does. The first SIGINT stops the load and waits for
+                // outstanding results, and the second ends the wait.
                 let _ = kill_process(getpid(), Signal::INT);
             }
         }

@@ -89,7 +89,7 @@ fn draw_title(dashboard: &Dashboard, row: Rect, buffer: &mut Buffer) {
     let notice = if dashboard.is_paused() { " PAUSED " } else { "" };
     let right = elapsed.chars().count() + notice.len() + 1;
     let room = usize::from(row.width).saturating_sub(right);
-    // Stop at the first part that does not fit, so that the elapsed time at the right remains visible.
+    // Add parts of the run's description only while they fit, so that the elapsed time remains visible.
     for part in printable(&view.now.subject).split(" · ").filter(|part| !part.is_empty()) {
         if display_width(&title) + display_width(part) + 3 > room {
             break;

@@ -1,10 +1,11 @@
-//! History of a figure during a run. When its bins are full, neighbouring bins are merged, so its size stays bounded.
+//! Stores how a figure, such as a rate, changed during a run. Each bin has the mean of an interval. When all bins are
+//! used, neighbouring bins are merged, so the size stays bounded.
 
-/// Maximum number of bins. Even a wide terminal has fewer columns.
+/// Maximum number of bins in a history. More bins would not be visible, because even a wide terminal has fewer columns.
 const MAX_BINS: usize = 480;
 /// Length of a bin in seconds at the start of a run. It doubles each time bins are merged.
 const BIN_S: f64 = 0.25;
-/// Maximum time of a value in seconds, about thirty years. A later time is reduced to this maximum.
+/// Maximum time of a value in seconds since the start, about thirty years. Later values are recorded at this time.
 const MAX_ELAPSED_S: f64 = 1e9;
 
 #[derive(Clone, Debug)]

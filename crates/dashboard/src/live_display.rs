@@ -32,8 +32,8 @@ impl LiveDisplay {
         }
     }
 
-    /// Shows a line, unless the previous line is recent. Callers can therefore call this as often as they like. A
-    /// visible dashboard shows only one part of the line: what the run waits for.
+    /// Shows a line, unless the previous line is recent. Callers can therefore call this as often as they like. While a
+    /// dashboard is visible, only the part of the line that says what the run waits for is shown, on the dashboard.
     pub fn show(&mut self, line: impl FnOnce() -> LiveLine) {
         match &mut self.dashboard {
             Some(dashboard) if dashboard.is_shown() => {

@@ -40,7 +40,7 @@ impl LiveValues<'_> {
             }
             _ => return None,
         };
-        // Estimate the rate if it was not reported. For example, a sink on another host reports only its count.
+        // If no rate was reported, for example by a sink on another host, divide the count by the elapsed time.
         let estimated_per_s = (elapsed_s > 0.0).then(|| count as f64 / elapsed_s);
         let rate_per_s = if reported_per_s > 0.0 { Some(reported_per_s) } else { estimated_per_s };
         let summary = times.filter(|times| times.max_ms > 0.0).map(|times| {
@@ -52,8 +52,8 @@ impl LiveValues<'_> {
     }
 }
 
-/// Evaluates the thresholds with the figures so far. A threshold that only the end of the run can decide is not
-/// reported as missed.
+/// Evaluates the thresholds with the figures so far. Some thresholds, such as a minimum count, can still be met until
+/// the run ends, so they are not reported as missed before.
 pub fn threshold_states(thresholds: &[Threshold], figures: &RunningFigures<'_>) -> Vec<ThresholdState> {
     let state = |threshold: &Threshold| {
         let row = threshold.evaluate(figures);
@@ -63,8 +63,8 @@ pub fn threshold_states(thresholds: &[Threshold], figures: &RunningFigures<'_>) 
     thresholds.iter().map(state).collect()
 }
 
-/// Computes the figures of a load for the dashboard. Without a sink, deliveries are unknown. The caller must add the
-/// title, the processes and the latest error.
+/// Computes the figures of a load for the dashboard. Without a sink, deliveries are unknown. This function leaves the
+/// title, the processes and the latest error empty, so the caller must set them.
 pub fn load_figures(source: &LiveProgress, sink: Option<&LiveProgress>) -> RunSnapshot {
     let delivered = sink.map(|sink| sink.delivered);
     RunSnapshot {
@@ -93,7 +93,7 @@ pub fn mades_figures(progress: &LiveProgress) -> RunSnapshot {
     }
 }
 
-/// Returns the CPU use and the memory of a process, as last sampled. `None` before the first sample.
+/// Returns the CPU use and the memory of a process as last sampled, or `None` before the first sample.
 pub fn party_load(name: &str, usage: &UsageSampler) -> Option<PartyLoad> {
     let row = usage.latest()?;
     Some(PartyLoad { name: name.to_owned(), cores: row.cores, memory_bytes: row.rss_bytes })
@@ -165,7 +165,7 @@ mod tests {
             accepted_per_s: 60.0,
             ..LiveProgress::default()
         };
-        // A sink on another host reports no rate, so the dashboard must divide its count by its time.
+        // A sink on another host reports no rate, so expect its 3,000 messages divided by the elapsed 60 s.
         let remote = LiveProgress { elapsed_s: 60.0, delivered: 3_000, ..LiveProgress::default() };
         let own = LiveProgress { delivered_per_s: 48.0, ..remote };
         for (expression, sink, value) in [

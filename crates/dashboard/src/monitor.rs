@@ -1,5 +1,5 @@
-//! The monitor of a run. Four times per second, it reports the run's progress. It ends a load that the user has
-//! stopped, that has missed a threshold, or whose server is gone.
+//! The monitor reports the progress of a run four times per second. It ends a load that the user has stopped, that has
+//! missed a threshold, or whose server is gone.
 //!
 //! The monitor neither waits nor reads a clock. Its caller waits and passes the time, so that a thread can use the
 //! monitor as well as an async task.
@@ -15,21 +15,21 @@ use mailrun_process::live_line::LiveLine;
 use mailrun_process::outputs::IntervalRecorder;
 use std::time::Duration;
 
-/// Time between two ticks. In each tick, the monitor takes the new counts of the run and reports them.
+/// Interval at which the monitor takes the new counts of the run and reports them.
 pub const TICK: Duration = Duration::from_millis(250);
 /// Time for which a stopped load waits for messages in transit.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
 /// Time after the warm-up in which no threshold can end the run, because a rate takes some time to settle.
 const ABORT_DELAY: Duration = Duration::from_secs(1);
 
-/// A run whose counts the monitor collects and reports in every tick.
+/// A run whose counts the monitor collects and reports four times per second.
 pub trait MonitoredRun {
     /// Returns the count of messages from which the rate in the progress line is computed.
     const DONE: fn(&LiveProgress) -> u64;
     const LINE: fn(&LiveProgress, f64) -> LiveLine;
 
-    /// Adds the run's counts since the last tick to `series` and `recent`. A run that adds counts as soon as they
-    /// arrive must not add them again here.
+    /// Adds the run's counts since the last tick to `series`, and its latencies to `recent`. A run may instead add both
+    /// as soon as it measures them, and must then not add them here again.
     fn collect(&mut self, now: Duration, series: &mut Series, recent: &mut Latencies);
 
     /// Returns the figures of the run so far. The field `waits_s` can have any value, because the monitor replaces it.
@@ -37,7 +37,7 @@ pub trait MonitoredRun {
 
     fn latest_error(&self) -> Option<String>;
 
-    /// Passes the figures to the dashboard. The default does nothing, for runs without a dashboard.
+    /// Shows the progress on the dashboard of `output`. The default does nothing, for runs without a dashboard.
     fn show_figures(&self, _now: Duration, _progress: &LiveProgress, _output: &mut ProgressOutput) {}
 
     /// Returns the time at which the run stops waiting for messages in transit. Returns `None` while it creates
@@ -47,14 +47,14 @@ pub trait MonitoredRun {
     }
 }
 
-/// A run that offers load, which the monitor can stop early.
+/// A run that offers load. The monitor can stop such a run early, for example if a threshold is missed.
 pub trait MonitoredLoad: MonitoredRun {
     /// Stops creating messages. The monitor may call this several times.
     fn stop(&mut self, now: Duration);
 
     fn is_load_over(&self, now: Duration) -> bool;
 
-    /// Returns true if the run has nothing left to wait for.
+    /// Returns true if the run can end, because no message is in transit and no more will be created.
     fn is_done(&self, _now: Duration) -> bool {
         false
     }
@@ -64,12 +64,12 @@ pub trait MonitoredLoad: MonitoredRun {
         false
     }
 
-    /// Calls `use_figures` with the figures of the run so far. A closure receives the figures, because they borrow from
-    /// the run.
+    /// Lets `use_figures` examine the figures so far, for example to evaluate thresholds. A closure receives the
+    /// figures, because they borrow from the run.
     fn with_figures<T>(&self, now: Duration, use_figures: impl FnOnce(&RunningFigures<'_>) -> T) -> T;
 }
 
-/// Observer of the host while a load is offered. If other processes keep the host busy, the results are doubtful.
+/// Observes how busy the host is during a load. If other processes keep the host busy, the results are doubtful.
 #[derive(Debug, Default)]
 pub struct LoadHost {
     sampler: HostSampler,
@@ -77,9 +77,9 @@ pub struct LoadHost {
 }
 
 impl LoadHost {
-    /// Begins to observe the host. Other processes are watched only if the run has a rate or a threshold, because only
-    /// a verdict on them depends on who else was busy. `servers` are the servers that the mail passes. The list is
-    /// empty if another process watches the host.
+    /// Begins to measure how busy the host is. Other processes are watched only if the run has a rate or a threshold,
+    /// because only then can they change the verdict. `servers` are the servers that the mail passes. If another
+    /// process already watches the host, the caller passes an empty list to prevent a second watch.
     pub fn observe(has_rate: bool, thresholds: &[&[Threshold]], servers: &[String]) -> Self {
         let is_judged = has_rate || thresholds.iter().any(|list| !list.is_empty());
         let is_watched = is_judged && !servers.is_empty();
@@ -111,7 +111,7 @@ pub struct Monitor<R> {
     /// Thresholds that end the run early if they are missed. They are evaluated only from `abort_from` on.
     abort_on: Vec<Threshold>,
     abort_from: Duration,
-    /// Latencies since the last tick, which are cleared in each tick.
+    /// Latencies measured since the last tick. Each tick reports them, and then clears them.
     pub recent: Latencies,
     next_tick: Duration,
     stop: Option<LoadStop>,
@@ -138,7 +138,7 @@ impl<R: MonitoredRun> Monitor<R> {
         self.next_tick
     }
 
-    /// Collects the run's counts since the last tick, and reports the progress to the display, the events and metrics.
+    /// Collects the counts since the last tick, and reports the progress on the display, as an event and as metrics.
     pub fn tick(&mut self, now: Duration) {
         self.next_tick = now + TICK;
         self.run.collect(now, &mut self.recorder.series, &mut self.recent);
@@ -153,8 +153,8 @@ impl<R: MonitoredRun> Monitor<R> {
         self.recent.clear();
     }
 
-    /// Performs the last tick, and finishes the interval log. Returns the first error that occurred while the log was
-    /// written, if any.
+    /// Reports the run's counts for the last time, and finishes the interval log. Returns the first error that occurred
+    /// while the log was written, if any.
     pub fn finish(&mut self, now: Duration) -> Option<anyhow::Error> {
         self.tick(now);
         self.recorder.finish(now)
@@ -168,7 +168,8 @@ impl<R: MonitoredLoad> Monitor<R> {
         Self { host, abort_on: abort_on.to_vec(), abort_from: counts_from + ABORT_DELAY, ..self }
     }
 
-    /// Performs a tick if one is due, and stops the load if there is a reason. Returns true if the run must end now.
+    /// Calls [`Self::tick`] if it is due. Stops the load if `request` asks for it, if a threshold is missed, or if the
+    /// server is gone. Returns true if the run must end now.
     pub fn poll(&mut self, now: Duration, request: StopRequest) -> bool {
         let is_tick = now >= self.next_tick;
         if is_tick {
@@ -186,8 +187,8 @@ impl<R: MonitoredLoad> Monitor<R> {
         request >= StopRequest::StopNow || is_drained || self.run.is_done(now)
     }
 
-    /// Stops the load, and waits at most `drain` for messages in transit. If the load is already being stopped, the
-    /// first reason and the earlier deadline stay, because a Locust master can cut a drain short.
+    /// Stops the load, and waits at most `drain` for messages in transit. If the load was already stopped, this keeps
+    /// the first reason and can only shorten the wait, for example because a Locust master asks for that.
     pub fn stop(&mut self, ending: Ending, now: Duration, drain: Duration) {
         let drain_deadline = now + drain;
         let stop = self.stop.get_or_insert(LoadStop { ending, drain_deadline });
@@ -209,12 +210,12 @@ impl<R: MonitoredLoad> Monitor<R> {
         }
     }
 
-    /// Returns how the load has ended. This is `Complete`, unless the monitor has stopped the load.
+    /// Returns how the load has ended, which is `Complete` unless the monitor has stopped the load.
     pub fn ending(&self) -> Ending {
         self.stop.map_or(Ending::Complete, |stop| stop.ending)
     }
 
-    /// Returns the threshold that ended the run, with its value at that time. `None` if no threshold did.
+    /// Returns the threshold that ended the run, with its value at that time, or `None` if no threshold ended it.
     pub fn missed_threshold(&self) -> Option<&ThresholdRow> {
         self.missed_threshold.as_ref()
     }
@@ -319,7 +320,7 @@ mod tests {
         let limits = || vec![Threshold::parse("rejected <= 0", RunProtocol::Smtp).unwrap()];
         let plain = Load::default;
         let rejecting = |from| Load { abort_on: limits(), rejects_from: Some(ms(from)), ..Load::default() };
-        // Expected values come last: the ending, and the milliseconds at which the load stops and the run ends.
+        // Each row ends with the expected ending, and the times in ms at which the load stops and the run is over.
         for (situation, load, signals, ending, stopped_ms, ended_ms) in [
             ("nobody stops it", plain(), vec![], Ending::Complete, None, None),
             ("it is done", Load { done_at: Some(ms(700)), ..plain() }, vec![], Ending::Complete, None, Some(700)),
@@ -380,7 +381,7 @@ mod tests {
             (false, &limits[..0], &servers[..], false),
             (true, &limits[..0], &servers[..], true),
             (false, &limits[..], &servers[..], true),
-            // If the list of servers is empty, another process already watches this host.
+            // An empty list of servers means that another process, such as the bench, already watches the host.
             (true, &limits[..], &servers[..0], false),
         ] {
             let surroundings = LoadHost::observe(has_rate, &[&[], thresholds], servers).finish();

@@ -60,7 +60,7 @@ pub(crate) fn draw_rates(view: &DashboardView, palette: Palette, area: Rect, buf
     draw_axis(span_s, palette, Rect { y: chart.bottom(), height: 1, ..chart }, buffer);
 }
 
-/// Returns the area of the curves, without the labels and the axis. `None` if the pane is too small for curves.
+/// Returns the area of the curves, without the labels and the axis, or `None` if the pane is too small for curves.
 fn chart_area(area: Rect) -> Option<Rect> {
     let label = if area.width >= WIDE_PANE { WIDE_LABEL_COLUMNS } else { LABEL_COLUMNS };
     let chart = Rect {
@@ -149,7 +149,7 @@ pub(crate) fn draw_latencies(view: &DashboardView, palette: Palette, area: Rect,
     }
 }
 
-/// Draws the thresholds from row `y` on. Those that are currently missed come first, because some may not fit.
+/// Draws the thresholds from row `y` on. Currently missed thresholds come first, because not all may fit.
 fn draw_thresholds(view: &DashboardView, palette: Palette, area: Rect, y: u16, buffer: &mut Buffer) {
     let mut thresholds: Vec<_> = view.now.thresholds.iter().collect();
     thresholds.sort_by_key(|threshold| threshold.passed != Some(false));
@@ -193,7 +193,8 @@ pub(crate) fn draw_messages(view: &DashboardView, palette: Palette, area: Rect, 
     rows.extend((unsent > 0).then(|| ("unsent", count(unsent), Ink::Error)));
     rows.extend([("accepted", count(messages.accepted), Ink::Accepted), ("delivered", delivered, Ink::Delivered)]);
     for (name, number) in [("rejected", messages.rejected), ("failed", messages.failed)] {
-        // A row of unsent messages takes space, so omit rows that would show zero, to keep the last row in the pane.
+        // If the row `unsent` is shown, omit the rows `rejected` and `failed` when they are zero, so that the last row
+        // still fits into the pane.
         if number > 0 || unsent == 0 {
             rows.push((name, count(number), if number > 0 { Ink::Error } else { Ink::Label }));
         }

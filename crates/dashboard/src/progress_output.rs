@@ -13,12 +13,12 @@ pub struct ProgressOutput {
     display: LiveDisplay,
     rate: RateWindow,
     metrics: Option<LiveMetrics>,
-    /// Text of the latest error. A further error is reported only if its text differs from this one.
+    /// Text of the error that was last reported. A further error is reported only if its text differs.
     last_error: String,
 }
 
 impl ProgressOutput {
-    /// Creates an output that shows progress on standard error. `elsewhere` says what to write if that is no terminal.
+    /// Creates an output on standard error. If standard error is no terminal, `elsewhere` selects what is written.
     pub fn new(live: LiveMode, elsewhere: NonTerminalOutput) -> Self {
         Self {
             events: EventOutput::new(live),
@@ -42,7 +42,7 @@ impl ProgressOutput {
         &self.events
     }
 
-    /// Reports the latest error as a JSON event. The same text is not reported twice in a row.
+    /// Reports the latest error as a JSON event, unless its text is the same as in the last report.
     pub fn latest_error(&mut self, text: Option<String>) {
         let Some(text) = text.filter(|text| *text != self.last_error) else { return };
         self.events.event(&LiveEvent::Error { text: text.clone() });
@@ -55,7 +55,7 @@ impl ProgressOutput {
         self.display.update(|| RunSnapshot { last_error: last_error.clone(), ..figures() });
     }
 
-    /// Passes the progress to the live metrics. `recent` must contain only the latencies since the last call.
+    /// Updates the metrics served over HTTP. `recent` must contain only the latencies since the last call.
     pub fn metrics(&self, progress: &LiveProgress, recent: &Latencies) {
         if let Some(metrics) = &self.metrics {
             metrics.add(progress, recent);

@@ -2,12 +2,12 @@
 //! computed from one table of rates, so the figures are consistent.
 use crate::snapshot::{MessageCounts, PartyLoad, RunSnapshot, StageTimes, ThresholdState, TimesMs};
 
-/// Interval between snapshots in seconds, the same as between two ticks of a real run.
+/// Interval between snapshots in seconds. The monitor of a measured run reports at the same interval.
 const INTERVAL_S: f64 = 0.25;
-/// Number of snapshots: the picture shows the run after 40 of its 60 seconds.
+/// Number of snapshots. They cover 40 s, so the picture shows a run of 60 s before its end.
 const SNAPSHOTS: u64 = 160;
 const GOAL_MESSAGES: u64 = 60_000;
-/// Period in seconds in which the server greylists, and rejects four of five messages.
+/// Period in seconds in which greylisting makes the server reject four of five messages.
 const GREYLISTED_S: std::ops::Range<f64> = 20.0..24.0;
 
 pub fn snapshots() -> Vec<RunSnapshot> {
@@ -91,8 +91,8 @@ fn times(p50: f64) -> TimesMs {
     TimesMs { p50, p95: p50 * 2.0, p99: p50 * 3.1, p999: p50 * 5.6, max: p50 * 8.4 }
 }
 
-/// Returns the percentiles of the whole run after one more interval. To keep the sample simple, a percentile is the
-/// mean over the intervals. The maximum is exact.
+/// Updates the percentiles `before` of the run with the percentiles `now` of interval `number`. To keep the sample
+/// simple, a percentile of the run is the mean over all intervals. Only the maximum is exact.
 fn whole_run(before: TimesMs, now: TimesMs, number: u64) -> TimesMs {
     let mean = |before: f64, now: f64| before + (now - before) / number as f64;
     TimesMs {

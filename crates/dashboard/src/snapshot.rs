@@ -1,6 +1,6 @@
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RunSnapshot {
-    /// Name of the command and, in a series of runs, the name of the current run.
+    /// The command, such as `bench`. In a series of runs, the name of the current run follows, as in `bench · relay`.
     pub title: String,
     /// The server and the load in a few words, separated by ` · `.
     pub subject: String,
@@ -58,7 +58,7 @@ impl MessageCounts {
         self.all() - self.created
     }
 
-    /// Returns the number of messages whose fate is still open, including messages that are due but not created yet.
+    /// Returns the number of messages without a final result, including messages that are due but not created yet.
     pub fn outstanding(&self) -> u64 {
         let created = self.in_transit.unwrap_or_else(|| self.created.saturating_sub(self.settled()));
         created + self.unsent()
@@ -69,8 +69,8 @@ impl MessageCounts {
         self.delivered.unwrap_or(self.accepted)
     }
 
-    /// Returns the number of messages for which the run need not wait any more: delivered (or accepted), rejected and
-    /// failed ones.
+    /// Returns the number of messages that were delivered (without a sink, accepted), rejected, or failed. The run no
+    /// longer waits for them.
     pub fn settled(&self) -> u64 {
         self.done() + self.rejected + self.failed
     }
@@ -83,7 +83,7 @@ impl MessageCounts {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StageTimes {
     pub name: String,
-    /// Percentiles since the last report. The field `run` has the percentiles since the start of the run.
+    /// Latency percentiles since the last report. The field `run` has the percentiles since the start of the run.
     pub now: TimesMs,
     pub run: TimesMs,
 }

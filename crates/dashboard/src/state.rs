@@ -103,7 +103,7 @@ impl DashboardView {
 #[derive(Clone, Debug)]
 pub(crate) struct Dashboard {
     view: DashboardView,
-    /// The view as it was when the user paused the dashboard, or `None` while the dashboard is not paused.
+    /// While the dashboard is paused, the view that it shows. Otherwise `None`.
     paused: Option<Box<DashboardView>>,
     pub(crate) enlarged: Option<usize>,
     pub(crate) has_help: bool,

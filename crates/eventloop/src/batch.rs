@@ -4,20 +4,20 @@
 //! ```text
 //! epoll ─▶ read, read, read … ─▶ task, task, task … ─▶ write, write, write …
 //! ```
-//! Reading, polling and writing run different code, most of it in the kernel, and each evicts the
-//! code of the others from the first-level caches. If one session were read, polled and written
-//! after another, this code would be fetched anew for each session. With batches, it is fetched
-//! once per batch. Software routers work the same way, for example VPP, which calls it vector
-//! packet processing. In a batch of one event, the task reads for itself, which saves a copy.
+//! Reading, polling and writing run different code, most of it in the kernel, and each evicts the code of the others
+//! from the first-level caches. If one session were read, polled and written after another, this code would be fetched
+//! anew for each session. With batches, it is fetched once per batch. Software routers work the same way, for example
+//! VPP, which calls it vector packet processing. If a batch has only one event, the loop does not read for the task.
+//! The task then reads directly into its own buffer, which saves a copy.
 use rustix::fd::OwnedFd;
 use std::ops::Range;
 use std::rc::Rc;
 
-/// Maximum number of events in a batch. It is large enough to share the cost of fetching code, and
-/// small enough for the bytes to stay in the first-level cache.
+/// Maximum number of events in a batch. It is so large that fetching the code costs little per event, and so small that
+/// the input of a batch stays in the first-level cache.
 pub(crate) const BATCH_EVENTS: usize = 64;
-/// Maximum number of bytes that are read ahead of a task. A task with more input reads for itself
-/// from then on, so that large messages are not copied twice.
+/// Maximum number of bytes that the loop reads for a task before it polls the task. If more input arrives, the task
+/// then reads directly into its own buffer, so that large messages are not copied twice.
 pub(crate) const MAX_READ_AHEAD: usize = 2048;
 /// Maximum number of bytes of a write that waits for the other writes of its batch. A longer write
 /// is sent at once, which saves copying it.
@@ -40,13 +40,12 @@ impl ReadAhead {
         self.used = 0;
     }
 
-    /// Returns the free space for the input of another session.
+    /// Returns free space for one read of the next session in the batch.
     pub(crate) fn room(&mut self) -> &mut [u8] {
         &mut self.memory[self.used..self.used + MAX_READ_AHEAD]
     }
 
-    /// Records that `count` bytes were read into the free space. Returns their range, for
-    /// [`Self::bytes`].
+    /// Records that `count` bytes were read into the free space, and returns their range for [`Self::bytes`].
     pub(crate) fn read(&mut self, count: usize) -> Range<usize> {
         let begins = self.used;
         self.used += count.next_multiple_of(CACHE_LINE_BYTES);
@@ -68,8 +67,7 @@ pub(crate) struct WriteBatch {
 #[derive(Debug)]
 pub(crate) struct PendingWrite {
     pub(crate) token: u64,
-    /// Keeps the descriptor open until the bytes are written, because the session may have ended
-    /// meanwhile.
+    /// Keeps the descriptor open until the bytes are written, because the session may end before that.
     pub(crate) descriptor: Rc<OwnedFd>,
     length: usize,
 }
@@ -148,8 +146,8 @@ mod tests {
         }
     }
 
-    /// Writes a piece and reads the same number of bytes. Does both at once, because otherwise each side could wait for
-    /// the other to read first. Writes at most `segment` bytes in a turn.
+    /// Writes `piece` to an echo task, and reads the same number of bytes back. Does both at once, because otherwise
+    /// each side could wait for the other to read first. Writes at most `segment` bytes each time the task is polled.
     async fn exchange(socket: &Socket, mut piece: &[u8], segment: usize, room: &mut [u8]) -> Vec<u8> {
         let all = piece.len();
         let mut back = Vec::new();
@@ -187,8 +185,8 @@ mod tests {
         back
     }
 
-    /// Sends pieces of these lengths in segments, and reads each echo before sending the next piece.
-    /// Increments `count` at the end.
+    /// Sends pieces of these lengths in writes of `segment` bytes, and reads each echo before sending the next piece.
+    /// Increments `count` when all pieces have come back.
     async fn talk(descriptor: OwnedFd, lengths: Vec<usize>, segment: usize, salt: usize, count: Rc<RefCell<usize>>) {
         let socket = Socket::from_accepted(descriptor).expect("watched");
         let mut room = vec![0; 8192];
@@ -200,7 +198,8 @@ mod tests {
         *count.borrow_mut() += 1;
     }
 
-    /// Runs one connection per list of lengths, all on the same loop. Returns how many completed.
+    /// Exchanges pieces of these lengths with an echo task, on one connection per list. Returns on how many connections
+    /// all pieces came back.
     fn conversations(lists: Vec<Vec<usize>>, segment: usize, room: usize) -> usize {
         let message_count = Rc::new(RefCell::new(0));
         let count = Rc::clone(&message_count);
@@ -226,8 +225,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(40))]
 
-        /// All bytes must come back in order, however long the pieces are, in however many turns
-        /// they arrive, and however little a session reads at a time.
+        /// All bytes must come back in order, for any length of the pieces and any size of the writes and reads.
         #[test]
         fn nothing_is_lost_between_batch_and_task(
             lists in prop::collection::vec(
@@ -242,8 +240,7 @@ mod tests {
             segment in prop_oneof![500..MAX_READ_AHEAD, Just(usize::MAX)],
             room in prop_oneof![1..10usize, 100..5000usize],
         ) {
-            // If the buffer is small, limit the pieces, because reading a long piece would take too
-            // many turns.
+            // With a tiny buffer, a long piece takes up to 20,000 reads, so shorten the pieces to keep the test fast.
             let longest = if room < 10 { 3000 } else { usize::MAX };
             let lists: Vec<Vec<usize>> =
                 lists.into_iter().map(|list| list.into_iter().map(|length| length.min(longest)).collect()).collect();
@@ -254,8 +251,8 @@ mod tests {
 
     #[test]
     fn a_session_that_reads_little_gets_its_input_in_order() {
-        // An echo task reads at most 64 times in a turn, here up to 10 bytes each, so the next
-        // segment arrives before the first one was read.
+        // With at most 64 reads of 10 bytes per turn, an echo task cannot read a whole segment of 1,500 bytes. The next
+        // segment must not overtake the unread rest.
         for room in [1, 5, 10] {
             assert_eq!(conversations(vec![vec![3000; 2]; 8], 1500, room), 8, "{room}");
         }

@@ -1,8 +1,8 @@
 //! Busy polling: a worker looks for the next event for a while before it sleeps.
 //!
-//! If processors may sleep when they are idle, waking one takes 20 to 70 µs. With a single session,
-//! that is most of a round trip. With many sessions there is always an event, so a worker never
-//! sleeps. Busy polling occupies a processor that other processes may need.
+//! If processors may sleep when they are idle, waking one takes 20 to 70 µs. With a single session, that is most of a
+//! round trip. With many sessions, there is always an event, so a worker never sleeps and busy polling gains nothing. A
+//! worker that polls occupies a processor that other processes may need.
 use std::fmt;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use std::time::Duration;
 /// Time for which a worker looks for events before it sleeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BusyPoll {
-    /// The worker does not poll. It sleeps at once if there are no events.
+    /// The worker sleeps as soon as there are no events, instead of polling for the next.
     #[default]
     Off,
     /// After each event, the worker looks for the next one for this long, even if other threads
@@ -19,8 +19,8 @@ pub enum BusyPoll {
     For(Duration),
 }
 
-/// Maximum of [`BusyPoll::For`]. Longer times are useless, because a worker that gets no event for
-/// a second has no load.
+/// Maximum time that a user can choose for [`BusyPoll::For`]. Polling for longer is useless, because a worker that gets
+/// no event for a second has no load.
 const MAX_LOOK: Duration = Duration::from_secs(1);
 
 impl BusyPoll {
@@ -61,16 +61,16 @@ impl fmt::Display for BusyPoll {
     }
 }
 
-/// Total time in nanoseconds that the workers of this process have spent looking for events,
-/// whether or not an event came.
+/// Total time in nanoseconds for which the workers of this process have polled for events without sleeping, whether or
+/// not an event came.
 static LOOKED_NS: AtomicU64 = AtomicU64::new(0);
 
 pub(crate) fn looked() -> Duration {
     Duration::from_nanos(LOOKED_NS.load(Ordering::Relaxed))
 }
 
-/// Adds the duration of one search for events, but at most `limit`. If the search took longer, the
-/// thread had no processor for some time, which is not a cost of searching.
+/// Adds the time that a worker has just polled for events without sleeping, but at most `limit`. If more time has
+/// passed, other threads used the processor meanwhile, and that part is not a cost of polling.
 pub(crate) fn add_look(length: Duration, limit: Duration) {
     LOOKED_NS.fetch_add(length.min(limit).as_nanos() as u64, Ordering::Relaxed);
 }

@@ -23,16 +23,16 @@ impl Endpoint {
     /// returned.
     ///
     /// # Errors
-    /// Fails if the name has no address, or if the text has neither form.
+    /// Fails if the text is neither `HOST:PORT` nor `unix:PATH`, or if the host name has no address.
     pub fn resolve(text: &str) -> io::Result<Self> {
         Self::resolve_all(text).map(|mut all| all.swap_remove(0))
     }
 
-    /// Does the same as [`resolve`](Self::resolve), but returns all addresses of the name, at least
-    /// one, in the order of the system's resolver.
+    /// Parses the same forms as [`resolve`](Self::resolve), but returns all addresses of the name, at least one, in the
+    /// order of the system's resolver.
     ///
     /// # Errors
-    /// Fails if the name has no address, or if the text has neither form.
+    /// Fails if the text is neither `HOST:PORT` nor `unix:PATH`, or if the host name has no address.
     pub fn resolve_all(text: &str) -> io::Result<Vec<Self>> {
         if let Some(path) = text.strip_prefix(UNIX) {
             if path.is_empty() || path.len() >= MAX_PATH_BYTES {
@@ -67,9 +67,9 @@ impl Endpoint {
         }
     }
 
-    /// Splits off the port, if there is one. The text may be `HOST`, `HOST:PORT`, `::1`, `[::1]` or
-    /// `[::1]:PORT`. The returned host has no brackets. Neither part is checked. Returns `None` if
-    /// a bracket is missing, or if something other than a port follows the brackets.
+    /// Splits off the port, if there is one. The text may be `HOST`, `HOST:PORT`, `::1`, `[::1]` or `[::1]:PORT`. The
+    /// returned host has no brackets. The host and the port may still be invalid. Returns `None` if a bracket is
+    /// missing, or if something other than a port follows the brackets.
     pub fn split_port(text: &str) -> Option<(&str, Option<&str>)> {
         if text.parse::<Ipv6Addr>().is_ok() {
             return Some((text, None));
@@ -88,7 +88,7 @@ impl Endpoint {
     /// is empty.
     ///
     /// # Errors
-    /// Returns a text that describes the first mistake.
+    /// Fails if the text has none of these forms, or if the port is not a number up to 65535.
     pub fn host_and_port(text: &str) -> Result<(&str, u16), String> {
         const EXAMPLE: &str = "use something like 127.0.0.1:2525";
         if text.parse::<Ipv6Addr>().is_ok() {
@@ -116,7 +116,7 @@ impl Endpoint {
         }
     }
 
-    /// Returns the socket address. For a unix-domain socket, this is the placeholder `0.0.0.0:0`.
+    /// Returns the IP address and the port. For a unix-domain socket, returns the placeholder `0.0.0.0:0`.
     pub fn address(&self) -> SocketAddr {
         match self {
             Self::Tcp(address) => *address,

@@ -13,9 +13,9 @@ use std::path::Path;
 /// `net.core.somaxconn` if that is smaller.
 const BACKLOG: i32 = 4096;
 
-/// Listens at `address`. For port 0, the kernel chooses a port. `[::]` means all addresses of this
-/// host, including the IPv4 addresses, whatever the sysctl net.ipv6.bindv6only says. On a host
-/// without IPv6, `[::]` means the IPv4 addresses.
+/// Creates a TCP socket that listens at `address`. For port 0, the kernel chooses a port. `[::]` means all addresses of
+/// this host, including the IPv4 addresses, whatever the sysctl net.ipv6.bindv6only says. On a host without IPv6,
+/// `[::]` means the IPv4 addresses.
 ///
 /// # Errors
 /// Returns the errors of `socket`, `bind` and `listen`.
@@ -106,7 +106,7 @@ fn listen_unix(path: &Path) -> io::Result<OwnedFd> {
 /// server's queue is full, the error is `AGAIN`.
 ///
 /// # Errors
-/// Returns the errors of `socket` and `connect`. `CONNREFUSED` means that no process listens at the
+/// Fails with the error of the system call `socket` or `connect`. `CONNREFUSED` means that no process listens at the
 /// socket.
 pub fn try_connect(path: &Path) -> Result<(), Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;

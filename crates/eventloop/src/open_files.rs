@@ -33,12 +33,14 @@ pub enum ResourceExhausted {
 }
 
 impl ResourceExhausted {
-    /// Returns the exhausted resource if `error` means that a connection could not be made or accepted
-    /// because a resource ran out. Set `from_own_address` if the connection was bound to an address.
+    /// Returns the resource whose exhaustion caused `error` when a connection was made or accepted, or `None` if the
+    /// error has another cause. Set `from_own_address` if the caller chose the local address of the connection, because
+    /// this changes the meaning of EADDRNOTAVAIL.
     ///
-    /// EADDRNOTAVAIL is not a shortage if the given address does not belong to this host. If the
-    /// host has no address of that family at all, the error looks like a shortage of ports, but the
-    /// caller can recognise it: no connection has been established before.
+    /// With a chosen address, EADDRNOTAVAIL means that the address does not belong to this host, which is not a
+    /// shortage. Without one, the kernel returns EADDRNOTAVAIL not only if ports ran out, but also if the host has no
+    /// address of the server's family (IPv4 or IPv6). Callers can recognise the second case, because then no connection
+    /// has ever been established.
     pub fn from_error(error: &io::Error, from_own_address: bool) -> Option<Self> {
         match Errno::from_io_error(error)? {
             Errno::MFILE => Some(Self::Descriptors),

@@ -38,7 +38,7 @@ const MAX_EVENTS: usize = 1024;
 const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 /// Number of reads or accepts that a task may make before other tasks have their turn.
 const TASK_BUDGET: u32 = 64;
-/// Number of input bytes that count as one more read, so that a task has used up its budget after 256 KiB. A turn
+/// Number of input bytes that cost a task one more read of its budget, so that 256 KiB use up the whole budget. A turn
 /// therefore stays short even if many peers send faster than their tasks can work.
 const BUDGETED_BYTES: usize = 4096;
 const MAIN_TASK: usize = 0;
@@ -63,21 +63,22 @@ pub(crate) struct Reactor {
     sources: RefCell<Slab<IoSource>>,
     read_ahead: RefCell<ReadAhead>,
     write_batch: RefCell<WriteBatch>,
-    /// Time at which the input of the batch was read. All tasks of the batch share it, which saves reading the clock
-    /// for each of them.
+    /// Time at which the loop read the input for the tasks of the current batch. All these tasks share the time, which
+    /// saves reading the clock for each of them.
     batch_read_at: Cell<Duration>,
-    /// Time at which the last input was read, or `None` if the clock was not read at that time.
+    /// Time at which the loop read the input that a task received last. `None` if the task made the system call itself,
+    /// or if the input was left over from an earlier turn.
     input_at: Cell<Option<Duration>>,
     tasks: RefCell<Slab<Option<Task>>>,
-    /// Tasks to be polled without an event: new tasks, and tasks whose budget is used up.
+    /// Tasks to be polled without an event: new tasks, and tasks that have used up the reads of their last turn.
     ready_tasks: RefCell<Vec<usize>>,
     current_task: Cell<usize>,
     budget: Cell<u32>,
     /// Set when the main task has ended. From then on no other task is polled, not even for an event of the same batch,
-    /// because its result would no longer count.
+    /// because the worker's result is already known.
     finished: Cell<bool>,
-    /// Generation of the newest source. A source can get the key of an earlier source, so an event whose generation
-    /// differs from the source's is stale.
+    /// Counter that gives each source its own generation number. A new source may reuse the key of a removed source. An
+    /// event has the key and the generation of its source, so that late events of a removed source can be ignored.
     next_generation: Cell<u32>,
 }
 
@@ -89,19 +90,18 @@ struct IoSource {
     readable: bool,
     writable: bool,
     /// Set if the peer has closed the connection, or if the connection has failed. Reads then return the remaining
-    /// input, followed by the end or an error.
+    /// input, followed by the end of the connection or an error.
     ended: bool,
-    /// Set if the task has asked for input when there was none, so that a batch may read for it. A
-    /// batch reads once for each such request. It does so only after the task has taken all earlier
-    /// input, so the input stays in order, and a slow task keeps no more input in memory than one batch
-    /// reads.
+    /// Set if the task wanted to read when there was no input. When input arrives, the loop reads once for this task
+    /// before polling it. The loop reads again only after the task has taken this input. Input therefore stays in
+    /// order, and a slow task keeps only one read in memory.
     awaits_input: bool,
-    /// Set if more input arrived at once than a batch reads ahead. The task then reads for itself,
-    /// into its own buffer.
+    /// Set if the last input was too large for the loop to read it before polling the task. The task then reads such
+    /// input directly into its own buffer.
     comes_in_bulk: bool,
     buffered: Option<BufferedRead>,
     descriptor: Option<Rc<OwnedFd>>,
-    /// Set while the task's last output waits for the end of the batch.
+    /// Set while the task's last output waits to be sent, after all tasks of the batch have been polled.
     is_write_batched: bool,
     /// Set if the task wants to know when the kernel received its output.
     is_timed: bool,
@@ -111,16 +111,15 @@ struct IoSource {
     cold: Option<Box<ColdFields>>,
 }
 
-/// Input that a batch has read for a task before polling it.
+/// Result of a read that the loop made for a task before polling it.
 enum BufferedRead {
-    /// Range of the input in the batch's `ReadAhead`. An empty range means that the connection has
-    /// ended.
+    /// Position of the input in the memory of [`ReadAhead`]. An empty range means that the connection has ended.
     Read(Range<usize>),
     Failed(Errno),
 }
 
-/// Fields that few sources need. They are in a separate allocation, so that the other sources stay
-/// small.
+/// Leftover input, unsent output and an error, which few sources have. They are in a separate allocation, so that the
+/// other sources stay small.
 #[derive(Default)]
 struct ColdFields {
     /// Input that was read ahead for the task, but that the task did not take in its turn.
@@ -128,7 +127,8 @@ struct ColdFields {
     /// Batched output that the socket has not accepted yet. It is sent when the socket becomes
     /// writable.
     unsent: Vec<u8>,
-    /// Error of a batched write or of an untaken batched read. The next read or write returns it.
+    /// Error of a batched write, or of a read that the loop made for a task that did not ask for input in its turn. The
+    /// next read or write returns this error.
     error: Option<Errno>,
 }
 
@@ -141,7 +141,7 @@ impl IoSource {
         self.cold.as_ref().is_some_and(|cold| !cold.unsent.is_empty())
     }
 
-    /// Returns true if a read may succeed, because there is input, an end or an error.
+    /// Returns true if a read may succeed, because there is input, or the connection has ended or failed.
     fn has_input(&self) -> bool {
         let has_kept = || self.cold.as_ref().is_some_and(|cold| !cold.input.is_empty());
         self.readable || self.buffered.is_some() || has_kept()
@@ -201,8 +201,7 @@ struct Task {
 }
 
 impl ColdFields {
-    /// Copies input that was read for the task in an earlier turn into `room`. Returns `None` if
-    /// there is none.
+    /// Moves input that is left over from an earlier turn into `room`. Returns `None` if there is no such input.
     fn take_input(&mut self, room: &mut [u8]) -> Option<Result<usize, Errno>> {
         let count = self.input.len().min(room.len());
         room[..count].copy_from_slice(&self.input[..count]);
@@ -211,8 +210,8 @@ impl ColdFields {
     }
 }
 
-/// Returns the source with this token, or `None` if it was removed. A newer source with the same key has another
-/// generation, so it is not returned by mistake.
+/// Returns the source with this token, which consists of a key and a generation. Returns `None` if the source was
+/// removed, even if a newer source has the same key, because its generation differs.
 fn find_source(sources: &mut Slab<IoSource>, token: u64) -> Option<&mut IoSource> {
     sources.get_mut(token as u32 as usize).filter(|source| source.generation == (token >> 32) as u32)
 }
@@ -223,9 +222,9 @@ fn find_source(sources: &mut Slab<IoSource>, token: u64) -> Option<&mut IoSource
 /// operations per system call. With a table of its own, a worker is 5 to 8 % faster in the modes
 /// with the fewest calls per message (measured).
 ///
-/// A worker with a table of its own cannot use descriptors that other threads open later, and they
-/// cannot use its descriptors. No descriptor may be handed over after the worker has begun.
-/// Descriptors that were open before stay open in the old table until the process ends.
+/// A worker with a table of its own cannot use descriptors that other threads open later, and they cannot use its
+/// descriptors. Do not pass descriptors between such a worker and other threads after the worker has begun. Descriptors
+/// that were open before stay open in the old table until the process ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FdTable {
     /// All threads of the process share one table of descriptors.
@@ -247,7 +246,7 @@ pub struct WorkerOptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SourceKind {
     Connection,
-    /// A connection attempt, which becomes writable when the connection is established.
+    /// A socket that is still connecting. It becomes writable when the connection is established.
     Connecting,
     Listener,
 }
@@ -269,7 +268,7 @@ impl Reactor {
             Self::current().finished.set(true);
         });
         let outcome = reactor.run_until(&done);
-        // A session may write a last reply when it is dropped, so write the batch afterwards.
+        // Write the batch after dropping the tasks, because a session may write a last reply when it is dropped.
         reactor.drop_tasks();
         reactor.flush_batch();
         CURRENT.set(before);
@@ -280,7 +279,7 @@ impl Reactor {
         // Create the wake queue before unsharing the descriptor table, because other threads write to its descriptor.
         let wake_queue = Arc::new(WakeQueue::new()?);
         if options.fd_table == FdTable::Private {
-            // Ignore an error, because the table then remains shared, which is merely slower.
+            // Ignore an error: the worker is merely slower if it still shares its descriptor table with other threads.
             let _ = unshare(CloneFlags::CLONE_FILES);
         }
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
@@ -353,9 +352,9 @@ impl Reactor {
         }
     }
 
-    /// Polls the tasks that were woken. The loop calls this after each batch. A task that another thread
-    /// wakes therefore waits for one batch and earlier woken tasks, but not for all connections that have
-    /// input.
+    /// Polls the tasks that were woken. The loop calls this after each batch. A task that another thread wakes
+    /// therefore waits only for the current batch and for tasks that were woken earlier, even if hundreds of other
+    /// connections have input.
     fn poll_woken(&self, woken: &mut Vec<usize>) {
         self.wake_queue.drain(woken);
         if woken.is_empty() {
@@ -425,7 +424,7 @@ impl Reactor {
         }
     }
 
-    /// Updates the readiness of the batch's sources, and reads for the tasks that wait for input.
+    /// Records what each source with an event can do now, and reads for the tasks that wait for its input.
     fn begin_batch(&self, batch: &[Event]) {
         let mut sources = self.sources.borrow_mut();
         let mut read_ahead = self.read_ahead.borrow_mut();
@@ -452,7 +451,8 @@ impl Reactor {
             let Some(source) = find_source(&mut sources, event.data.u64()) else { continue };
             match source.buffered.take() {
                 None => {}
-                // An empty read means the end of the connection, which the next read reports again, so keep nothing.
+                // An empty read means that the connection has ended. Store nothing, because the next read finds the end
+                // again.
                 Some(BufferedRead::Read(place)) if place.is_empty() => source.readable = true,
                 Some(BufferedRead::Read(place)) => {
                     let read_ahead = self.read_ahead.borrow();
@@ -573,8 +573,8 @@ impl Reactor {
         self.sources.borrow_mut().remove(key);
     }
 
-    /// Returns true if a read may succeed and the task still has budget in this turn. If only the
-    /// budget is used up, the task will be polled again.
+    /// Returns true if a read may succeed and the task may still read in this turn. If there is input, but the task has
+    /// used up its reads, the loop polls the task again in a later turn.
     pub(crate) fn may_read(&self, key: usize) -> bool {
         let source = &self.sources.borrow()[key];
         if !source.has_input() {
@@ -589,8 +589,8 @@ impl Reactor {
         true
     }
 
-    /// Records that a read returned `count` bytes. If `room` was larger, the task has read
-    /// everything, except perhaps the end of the connection.
+    /// Records that a read into a buffer of `room` bytes returned `count` bytes. If the buffer was not filled, the
+    /// socket has no more input, except perhaps the end of the connection.
     pub(crate) fn did_read(&self, key: usize, count: usize, room: usize) {
         let source = &mut self.sources.borrow_mut()[key];
         source.comes_in_bulk = count > MAX_READ_AHEAD;
@@ -616,8 +616,8 @@ impl Reactor {
         self.sources.borrow_mut()[key].readable = false;
     }
 
-    /// Records that the task waits for input, so that the next batch may read for it. If there is
-    /// input, the task has only used up its budget, so this does nothing.
+    /// Records that the task waits for input, so that the loop may read for it. Does nothing if there already is input,
+    /// because the task then waits only for its next turn.
     pub(crate) fn await_input(&self, key: usize) {
         let source = &mut self.sources.borrow_mut()[key];
         source.awaits_input = !source.has_input();
@@ -656,8 +656,8 @@ impl Reactor {
         self.input_at.get().unwrap_or_else(clock::now)
     }
 
-    /// Adds a write to the current batch. If the kernel rejects it later, the task is polled and its next read
-    /// fails.
+    /// Adds a write to the current batch. The loop sends the bytes after polling all tasks of the batch. If that fails,
+    /// the loop polls the task again, and a later read or write returns the error.
     pub(crate) fn batch_write(&self, key: usize, descriptor: &Rc<OwnedFd>, bytes: &[u8]) -> Result<(), Errno> {
         let mut sources = self.sources.borrow_mut();
         let source = &mut sources[key];
@@ -738,8 +738,8 @@ mod tests {
         (Socket::from_accepted(one.into()).expect("watched"), other)
     }
 
-    /// A task that is woken through its waker, as a call from another thread would wake it. It records how many other
-    /// tasks were polled before it.
+    /// A task that is woken through its waker, as if another thread had woken it. It records how many other tasks were
+    /// polled before it.
     #[derive(Default)]
     struct Call {
         waker: RefCell<Option<Waker>>,
@@ -764,8 +764,8 @@ mod tests {
             call
         }
 
-        /// Counts a polled task. The first one wakes the task of this call, which must then be polled before most of
-        /// the other tasks.
+        /// Counts a poll of another task. The first call wakes the task under test, which the loop must then poll after
+        /// at most one batch of other tasks.
         fn count_task(&self) {
             if self.polled.replace(self.polled.get() + 1) == 0
                 && let Some(waker) = &*self.waker.borrow()
@@ -805,7 +805,7 @@ mod tests {
             while waiting.get() < CONNECTIONS {
                 yield_now().await;
             }
-            // This task does not yield between the writes, so the loop finds the input of all connections at once.
+            // Write to all connections without yielding, so that the loop gets all their input in one batch.
             for peer in &mut peers {
                 peer.write_all(b"x").expect("written");
             }
@@ -831,7 +831,7 @@ mod tests {
     fn no_more_is_read_ahead_of_a_task_than_it_has_asked_for() {
         let work = async {
             let mut peers = Vec::new();
-            // Use two connections, because the loop does not read ahead if there is only one event.
+            // The loop reads before the tasks run only if several connections have input, so use two connections.
             for _ in 0..2 {
                 let (one, other) = UnixStream::pair().expect("sockets");
                 one.set_nonblocking(true).expect("an option");

@@ -1,5 +1,5 @@
-//! A connection and a listener that tasks wait for. Each read and each write is one system call
-//! through rustix. libc's `recv` and `send` are cancellation points, which cost each call two
+//! A connection ([`Socket`]) and a listener ([`Acceptor`]), whose events the loop reports to tasks. Each read and each
+//! write is one system call through rustix. libc's `recv` and `send` are cancellation points, which cost each call two
 //! atomic operations in a process with several threads (measured: 0.6 µs per message in lock step).
 use crate::batch::MAX_BATCHED_WRITE;
 use crate::endpoint::Endpoint;
@@ -18,10 +18,10 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-/// Pause before connecting again to a unix-domain socket whose queue is full.
+/// Pause before connecting again to a unix-domain socket whose queue of waiting connections is full.
 const CONNECT_RETRY_DELAY: Duration = Duration::from_millis(1);
 
-/// A connection. Only the task that created it may use it, because its events wake only that task.
+/// A connection, which only the task that created it may use, because its events wake only that task.
 pub struct Socket {
     descriptor: Rc<OwnedFd>,
     key: usize,
@@ -41,7 +41,7 @@ impl Socket {
     /// Connects to `address`, with TCP_NODELAY.
     ///
     /// # Errors
-    /// Returns the errors of `socket` and `connect`. If the connection is reset right after it was
+    /// Fails with the error of the system call `socket` or `connect`. If the connection is reset right after it was
     /// established, a later read reports the error.
     pub async fn connect(address: SocketAddr) -> io::Result<Self> {
         Self::connect_from(None, address).await
@@ -66,8 +66,8 @@ impl Socket {
         }
     }
 
-    /// Connects to a TCP address or a unix-domain socket. `own` is used only for TCP. If the queue
-    /// of a unix-domain socket is full, this tries again for as long as it is polled.
+    /// Connects to a TCP address, from the local address `own` if there is one, or to a unix-domain socket. If the
+    /// listen queue of this socket is full, tries again until it has room or the future is dropped.
     ///
     /// # Errors
     /// Returns the same errors as [`Socket::connect_from`].
@@ -116,15 +116,15 @@ impl Socket {
     /// connection.
     ///
     /// # Errors
-    /// Returns the errors of `recv`.
+    /// Fails with the error of the system call `recv`, or of an earlier batched write.
     pub async fn read(&self, room: &mut [u8]) -> io::Result<usize> {
         poll_fn(|_| self.poll_read(room)).await
     }
 
-    /// Writes all bytes. Waits while the socket accepts nothing.
+    /// Writes all bytes, and waits while the socket accepts none.
     ///
     /// # Errors
-    /// Returns the errors of `send`.
+    /// Fails with the error of the system call `send`, for example if the peer has closed the connection.
     pub async fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             match self.try_write(bytes) {
@@ -151,8 +151,8 @@ impl Socket {
         }
     }
 
-    /// Must be called if the available bytes are not enough for the task. The task is then polled
-    /// again when more bytes arrive.
+    /// Makes the loop poll the task again when more bytes arrive. A task calls this if [`Socket::poll_peek`] returned
+    /// too few bytes.
     pub fn wait_for_more(&self) {
         self.reactor.clear_readable(self.key);
     }
@@ -167,11 +167,11 @@ impl Socket {
         rustix::net::getsockname(&self.descriptor).ok()?.try_into().ok()
     }
 
-    /// Closes the sending direction after everything that was written. The socket can still be
-    /// read.
+    /// Closes the sending direction, so that the peer sees the end after all bytes that were written. The socket can
+    /// still be read.
     ///
     /// # Errors
-    /// Returns the errors of `send` and `shutdown`. `WouldBlock` means that the socket has not
+    /// Fails with the error of the system call `send` or `shutdown`. `WouldBlock` means that the socket has not
     /// accepted all output yet.
     pub fn shutdown_write(&self) -> io::Result<()> {
         self.reactor.flush_before_write(self.key)?;
@@ -181,15 +181,15 @@ impl Socket {
     /// Makes the socket send a reset (RST) when it is closed. Output that has not reached the peer
     /// is then lost.
     pub fn reset_on_close(&self) {
-        // Ignore an error, because the connection is then closed in the usual way.
+        // Ignore an error: if SO_LINGER cannot be set, the connection is closed in the usual way, without a reset.
         let _ = sockopt::set_socket_linger(&self.descriptor, Some(Duration::ZERO));
     }
 
-    /// Reads the available bytes. Returns 0 at the end of the connection. If no bytes are
+    /// Reads the available bytes, and returns their number, or 0 at the end of the connection. If no bytes are
     /// available, the task is polled again when some arrive.
     ///
     /// # Errors
-    /// Returns the errors of `recv`.
+    /// Fails with the error of the system call `recv`, or of an earlier batched write.
     pub fn poll_read(&self, room: &mut [u8]) -> Poll<io::Result<usize>> {
         if !self.reactor.may_read(self.key) {
             self.reactor.await_input(self.key);
@@ -213,13 +213,14 @@ impl Socket {
         }
     }
 
-    /// Returns 0 for the end of the connection, or the error of an earlier batched write, which was
-    /// not known when the task wrote.
+    /// Called when a read finds no more bytes. Returns the error of an earlier batched write, which was not known when
+    /// the task wrote, or otherwise 0 for the end of the connection.
     fn eof_or_error(&self) -> io::Result<usize> {
         self.reactor.error(self.key).map_or(Ok(0), |error| Err(error.into()))
     }
 
-    /// Returns the time at which a batch read the last input or, if the task itself did, [`crate::clock::now`].
+    /// Returns the time at which the loop read the task's last input before polling the task. If the task made the
+    /// system call itself, returns the current time ([`crate::clock::now`]).
     pub fn input_at(&self) -> Duration {
         self.reactor.input_at()
     }
@@ -228,7 +229,7 @@ impl Socket {
     /// connection that has failed.
     ///
     /// # Errors
-    /// Returns the errors of `recv`. `WouldBlock` means that there is no input.
+    /// Fails with the error of the system call `recv`. `WouldBlock` means that there is no input.
     pub fn try_read(&self, room: &mut [u8]) -> io::Result<usize> {
         if let Some(read) = self.reactor.take_read_ahead(self.key, room) {
             return read.map_err(Errno::into);
@@ -242,13 +243,12 @@ impl Socket {
         self.reactor.mark_readable(self.key);
     }
 
-    /// Writes as much as the socket accepts. A write of up to 2 KiB is sent at the end of the batch
-    /// of events, with the writes of other tasks. If that fails, the task is polled again and its
-    /// next read fails.
+    /// Writes as much as the socket accepts. A write of up to 2 KiB is sent at the end of the batch of events, with the
+    /// writes of other tasks. If that fails, the loop polls the task again, and a later call returns the error.
     ///
     /// # Errors
-    /// Returns the errors of `send`. `WouldBlock` means that the socket accepts nothing now.
-    /// [`Socket::poll_writable`] tells when it accepts output again.
+    /// Fails with the error of the system call `send`, or of an earlier batched write. `WouldBlock` means that the
+    /// socket accepts nothing now. [`Socket::poll_writable`] tells when it accepts output again.
     pub fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         if bytes.len() <= MAX_BATCHED_WRITE {
             self.reactor.batch_write(self.key, &self.descriptor, bytes)?;
@@ -268,8 +268,8 @@ impl Socket {
         self.try_io(|| rustix::io::writev(&*self.descriptor, pieces))
     }
 
-    /// Returns true if all output has been handed to the kernel, or will be at the end of this
-    /// batch of events.
+    /// Returns true if no output waits for space in the socket. Some output may still be in the current batch, which
+    /// the loop sends at its end.
     pub fn is_flushed(&self) -> bool {
         self.reactor.is_flushed(self.key)
     }
@@ -331,8 +331,7 @@ impl AsFd for Socket {
     }
 }
 
-/// A listener that accepts connections. Only the task that created it may use it, because its
-/// events wake only that task.
+/// A listening socket, which only the task that created it may use, because its events wake only that task.
 pub struct Acceptor {
     listener: OwnedFd,
     key: usize,
@@ -357,18 +356,18 @@ impl Acceptor {
     /// the address `0.0.0.0:0`.
     ///
     /// # Errors
-    /// Returns the errors of `accept`. If there are no more file descriptors, try again a little
+    /// Fails with the error of the system call `accept`. If there are no more file descriptors, try again a little
     /// later.
     pub async fn accept(&self) -> io::Result<(OwnedFd, SocketAddr)> {
         let (descriptor, address) = poll_fn(|_| self.poll_accept()).await?;
         Ok((descriptor, address.unwrap_or_else(|| SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0))))
     }
 
-    /// Returns the next connection with the client's address. A client of a unix-domain socket has
-    /// no address. If no connection is waiting, the task is polled again when one arrives.
+    /// Returns the next connection and the address of its client, which is `None` for a unix-domain socket. If no
+    /// connection is waiting, the task is polled again when one arrives.
     ///
     /// # Errors
-    /// Returns the same errors as [`Acceptor::accept`].
+    /// Fails with the error of the system call `accept`, as [`Acceptor::accept`] does.
     pub fn poll_accept(&self) -> Poll<io::Result<(OwnedFd, Option<SocketAddr>)>> {
         if !self.reactor.may_read(self.key) {
             return Poll::Pending;

@@ -21,16 +21,14 @@ struct ArmedTimer {
 }
 
 impl Timer {
-    /// Returns `Ready` if `deadline` has passed at `now`, or never without a deadline. Otherwise the task is polled
-    /// again at the deadline. `now` may be somewhat old, for example the time at which the input of a batch was
-    /// read.
+    /// Returns `Ready` if `now` is at or after `deadline`. Otherwise the task is polled again at the deadline. Without
+    /// a deadline, this timer never wakes the task. `now` may be somewhat old, for example the time of a batch's input.
     pub fn poll_due(&mut self, deadline: Option<Duration>, now: Duration) -> Poll<()> {
         let Some(deadline) = deadline else { return Poll::Pending };
         if now >= deadline {
             return Poll::Ready(());
         }
-        // Keep a pending timer that fires by the deadline. Whether it is pending cannot be told
-        // from `now`, because timers may have fired after `now` was taken.
+        // If the timer has fired since the caller read `now`, set it again, or the task would sleep forever.
         if !self.0.as_ref().is_some_and(|timer| timer.key.0 <= deadline && !timer.has_fired()) {
             self.arm(deadline);
         }
@@ -84,7 +82,7 @@ pub async fn sleep_until(deadline: Duration) {
     poll_fn(|_| timer.poll_due(Some(deadline), clock::now())).await;
 }
 
-/// Sleeps for this time. Must be called on a worker's thread, like [`sleep_until`].
+/// Suspends the task for this time. Must be called on a worker's thread, because the worker's timers wake the task.
 pub async fn sleep(time: Duration) {
     sleep_until(clock::now() + time).await;
 }
@@ -113,7 +111,7 @@ mod tests {
                     polls += 1;
                     match polls {
                         1 => timer.poll_due(Some(read_at + Duration::from_millis(5)), read_at),
-                        // The timer has fired, but `now` is still the time of the task's input.
+                        // The timer has fired since `read_at`, so `poll_due` must set it again to wake this task.
                         2 => timer.poll_due(Some(read_at + Duration::from_millis(10)), read_at),
                         _ => Poll::Ready(()),
                     }

@@ -1,5 +1,5 @@
-//! The timers of a worker. All of them share one timerfd, which is precise to a microsecond and is
-//! set again only for an earlier timer.
+//! All timers of a worker share one timerfd, which is precise to a microsecond and is set again only for an earlier
+//! timer.
 use crate::clock;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
@@ -17,7 +17,7 @@ pub(crate) struct Timers {
     /// Time to which the timerfd is set. `None` before the first timer, and after the timerfd has
     /// fired.
     armed_for: Cell<Option<Duration>>,
-    /// Time up to which all timers have fired.
+    /// Time at which timers last fired. All timers that were due by then have fired.
     fired_until: Cell<Duration>,
     next_number: Cell<u64>,
 }
@@ -66,8 +66,8 @@ impl Timers {
         Ok(())
     }
 
-    /// Returns true if the timer may have fired, so that its task must set it again. Never returns
-    /// false for a timer that has fired.
+    /// Returns true if the timer has fired, so that its task must set it again. Also returns true for a pending timer
+    /// that was set for a time before the last call of `fire`. Setting such a timer again does no harm.
     pub(crate) fn has_fired(&self, key: TimerKey) -> bool {
         key.0 <= self.fired_until.get()
     }

@@ -23,8 +23,7 @@ struct TaskWaker {
 }
 
 impl WakeQueue {
-    /// Creates a queue. Must be called on the event loop's thread, so that wakes on that thread
-    /// need no system call.
+    /// Records the calling thread as the event loop's own, because only wakes from other threads need a system call.
     pub(crate) fn new() -> io::Result<Self> {
         let eventfd = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
         let owner = thread::current().id();

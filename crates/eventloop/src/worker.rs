@@ -45,7 +45,7 @@ pub fn run_with<T: 'static>(options: WorkerOptions, work: impl Future<Output = T
     Reactor::run(options, work)
 }
 
-/// Does the same as [`run_with`], with default options.
+/// Runs `work` and the tasks that it spawns on this thread, like [`run_with`], but with default options.
 ///
 /// # Errors
 /// Fails if the event loop cannot be made because there are no more file descriptors.

@@ -1,7 +1,7 @@
-//! Passes the counts of a worker to the collector. Two tallies circulate: the worker counts in one
-//! of them while the collector adds up the other and clears it. If the collector falls behind, for
-//! example because its terminal is stopped with Ctrl-S, the worker goes on counting in its tally, so
-//! that no more than these two tallies are in memory.
+//! Passes the counts of a worker to the collector. Two tallies circulate: the worker counts in one of them while the
+//! collector adds up the other and clears it. If the collector falls behind, for example because its terminal is
+//! stopped with Ctrl-S, the worker goes on counting in its current tally. A slow collector therefore costs no memory,
+//! because there is never a third tally.
 use std::sync::mpsc::{Receiver, Sender, SyncSender, sync_channel};
 
 const TALLIES: usize = 2;
@@ -18,8 +18,8 @@ pub(crate) struct TallyTransfer<T> {
 }
 
 impl<T> TallySender<T> {
-    /// Creates the worker's end of the exchange. `second` is an empty tally, in which the worker counts while the
-    /// collector has the first one.
+    /// Creates the sending side, through which a worker passes its tallies to `collector`. `second` is an empty tally,
+    /// in which the worker counts while the collector has the first one.
     pub(crate) fn new(collector: Sender<TallyTransfer<T>>, second: Box<T>) -> Self {
         let (empty_tx, empty_rx) = sync_channel(TALLIES);
         // This cannot fail, because the channel is empty and its receiver exists.
@@ -27,8 +27,8 @@ impl<T> TallySender<T> {
         Self { collector, empty_tx, empty_rx }
     }
 
-    /// Returns an empty tally if the collector has given one back. The worker then counts in it and
-    /// sends the other one.
+    /// Returns the spare tally, or `None` while the collector still adds it up. When the worker gets the spare tally,
+    /// it should send its current tally and go on counting in the spare one.
     pub(crate) fn take_empty(&self) -> Option<Box<T>> {
         self.empty_rx.try_recv().ok()
     }
@@ -40,9 +40,10 @@ impl<T> TallySender<T> {
 }
 
 impl<T> TallyTransfer<T> {
-    /// Gives the tally back to its worker. The caller must have cleared it.
+    /// Gives the worker its tally back for the next counts. The caller must clear the tally first, because the worker
+    /// only adds to the values in it.
     pub(crate) fn give_back(self) {
-        // Ignore the error: if the worker has ended, nobody needs an empty tally.
+        // Ignore the error, because a worker that has ended counts nothing more and needs no tally.
         let _ = self.worker.try_send(self.tally);
     }
 }

@@ -6,7 +6,7 @@
 //! everything that can panic before its first change.
 use std::sync::{LockResult, Mutex, MutexGuard, PoisonError};
 
-/// Locks a mutex. Unlike [`Mutex::lock`], succeeds even if a thread has panicked while it held the
+/// Locks a mutex like [`Mutex::lock`], but succeeds even if a thread has panicked while it held the
 /// lock.
 pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     unpoisoned(mutex.lock())

@@ -21,11 +21,12 @@ pub struct MasterClockOffset {
 
 #[derive(Debug, Default)]
 pub struct MasterClockExchange {
-    /// The unanswered question, if any: this host's Unix time in it, and the monotonic time at which it was sent.
+    /// The question about the master's clock that is still unanswered: the Unix time that it contains, and the
+    /// monotonic time at which it was sent.
     asked: Option<(f64, Duration)>,
-    /// Number of exchanges that are still missing in the current measurement of the clock.
+    /// Number of exchanges that the current measurement of the clock still needs.
     left: u32,
-    /// Offset from the exchange with the shortest round trip of the present measurement, and the time of that exchange.
+    /// Result of the exchange with the shortest round trip in the current measurement, and the time of that exchange.
     best: Option<(Duration, MasterClockOffset)>,
     next: Duration,
     /// The latest complete measurement, with the time at which it was made.
@@ -33,8 +34,9 @@ pub struct MasterClockExchange {
 }
 
 impl MasterClockExchange {
-    /// Returns the question to send to the master, or `None` if no question is due. The caller must send it at once,
-    /// because a delay would increase the measured round trip. `unix_s` is this host's clock.
+    /// Returns `unix_s` if the worker should now ask the master for its clock. `unix_s` is this host's Unix time, which
+    /// the question contains. The caller must send the question at once, because a delay would increase the measured
+    /// round trip.
     pub fn question(&mut self, now: Duration, unix_s: f64) -> Option<f64> {
         let is_waiting = self.asked.is_some_and(|(_, at)| now.saturating_sub(at) < ANSWER_LIMIT);
         if is_waiting || (self.left == 0 && now < self.next) {
@@ -49,8 +51,9 @@ impl MasterClockExchange {
         Some(unix_s)
     }
 
-    /// Handles an answer. `sent_s` repeats the time in the question, and `master_s` is the master's clock when the
-    /// question arrived. Only the latest question can be answered, because the times of earlier questions are not kept.
+    /// Computes the clock offset from a master's answer. `sent_s` repeats the time in the question, and `master_s` is
+    /// the master's clock when the question arrived. Ignores answers to earlier questions, because only the times of
+    /// the latest question are known.
     pub fn answer(&mut self, sent_s: f64, master_s: f64, now: Duration) {
         let Some((asked_s, at)) = self.asked.filter(|(asked_s, _)| *asked_s == sent_s) else { return };
         self.asked = None;
@@ -66,8 +69,8 @@ impl MasterClockExchange {
         }
     }
 
-    /// Returns the current offset, or `None` before the first complete measurement. The maximum error grows with the
-    /// age of the measurement, because clocks drift.
+    /// Returns the offset of the master's clock from this host's clock, or `None` before the first complete
+    /// measurement. The maximum error grows with the age of the measurement, because clocks drift.
     pub fn estimate(&self, now: Duration) -> Option<MasterClockOffset> {
         let (at, estimate) = self.known?;
         let age_s = now.saturating_sub(at).as_secs_f64();
@@ -84,8 +87,8 @@ mod tests {
         Duration::from_millis(time)
     }
 
-    /// Measures against a master whose clock is 250 s ahead. `ways` says how many milliseconds each question and its
-    /// answer travel.
+    /// Measures the clock of a master that is 250 s ahead. `ways` has the travel times (ms) of each question and
+    /// answer.
     fn measured(ways: &[(u64, u64)]) -> MasterClockExchange {
         let mut exchange = MasterClockExchange::default();
         let mut now = ms(0);

@@ -1,5 +1,5 @@
-//! Parses a master's messages. A master's port is open to its whole network, so the input is not trusted: size and
-//! depth are limited, unknown messages are ignored, and senseless numbers are rejected.
+//! Parses the messages of a Locust master. A master's port is open to its whole network, so the input is not trusted:
+//! size and depth are limited, unknown messages are ignored, and senseless numbers are rejected.
 use rmpv::Value;
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ const MAX_STOP_TIMEOUT_S: f64 = 3_600.0;
 pub enum MasterCommand {
     /// The master has registered the worker under this number.
     Ack(u64),
-    /// The master wants these absolute numbers of users, whatever the worker runs now.
+    /// The master tells the worker how many users to run. The numbers are totals and not changes.
     Spawn(SpawnTarget),
     /// All workers of the test have started their users.
     RampComplete,
@@ -22,7 +22,8 @@ pub enum MasterCommand {
     Quit,
     Reconnect,
     Heartbeat,
-    /// Our locustfile's answer after the worker asked for the master's time.
+    /// The time on the master's clock, for which the worker has asked. Only a master that runs mailrun's locustfile
+    /// answers this question.
     Clock {
         sent_s: f64,
         /// Unix time on the master's clock when it answered.
@@ -33,14 +34,14 @@ pub enum MasterCommand {
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SpawnTarget {
-    /// The master's Unix time when it sent this target. The worker ignores a target that is not newer than the last
+    /// The master's Unix time when it sent the `spawn`. The worker ignores a `spawn` that is not newer than the last
     /// one.
     pub timestamp: f64,
     pub classes: Vec<(String, u64)>,
     pub host: Option<String>,
-    /// Time that the master allows users to finish when a test stops. The worker applies its own limit instead.
+    /// Time that the master allows users to finish when a test stops. The worker ignores it and has its own limit.
     pub stop_timeout: Option<Duration>,
-    /// Id of the test. Only our locustfile sends one.
+    /// Id of the test, or `None` if the master does not run our locustfile, which adds the id.
     pub run_id: Option<String>,
     /// Set if the statistics must restart once all users have started (Locust's `--reset-stats`).
     pub reset_stats: bool,

@@ -51,12 +51,13 @@ pub struct DealerConnection {
     /// Messages that the worker sent before the peer was ready. They are transmitted after the peer's READY.
     early: Vec<u8>,
     messages: VecDeque<Vec<u8>>,
-    /// Set while the remaining frames of a multi-part message are skipped.
+    /// Set until the last frame of a multi-part message. Such messages are skipped, because Locust's messages have a
+    /// single frame.
     in_parts: bool,
 }
 
 impl DealerConnection {
-    /// Starts a connection with the greeting and READY. `identity` must have 1 to 255 bytes.
+    /// Starts a connection: queues ZMTP's greeting and READY command for the peer. `identity` must have 1 to 255 bytes.
     pub fn new(identity: &str) -> Self {
         let mut output = vec![0; GREETING_BYTES];
         output[0] = 0xFF;
@@ -88,7 +89,7 @@ impl DealerConnection {
         to.append(&mut self.output);
     }
 
-    /// Handles bytes that were read from the peer. Complete messages are then returned by `next_message`.
+    /// Parses bytes from the peer. The caller can then fetch the complete messages with `next_message`.
     ///
     /// # Errors
     /// Returns an error if the peer violates ZMTP 3. The connection is then unusable.
@@ -151,7 +152,7 @@ impl DealerConnection {
             (DealerState::ExpectReady, _) => return Err(DealerFault::Malformed),
             (_, true) => self.answer_ping(&body),
             (_, false) => {
-                // Skip multi-part messages, because all messages of a master that this worker needs have one frame.
+                // Skip multi-part messages, because every message that a worker needs from a master has a single frame.
                 let is_whole = flags & MORE == 0 && !self.in_parts;
                 self.in_parts = flags & MORE != 0;
                 if is_whole {

@@ -1,9 +1,9 @@
-//! Messages that a worker sends. The types allow only messages that cannot crash a master.
+//! Messages that a worker sends to a Locust master. Their types rule out messages that would crash the master.
 //!
 //! A stock master reads its workers' messages in a single greenlet, which dies if a message has an unexpected shape.
-//! The master then keeps running but no longer hears any worker. Therefore each message is a variant with exactly the
-//! fields that its reader needs, and each number is one that Python reads as a number. The function `is_safe` in the
-//! tests contains the rules, which were taken from the master's code.
+//! The master then keeps running but no longer hears any worker. Therefore each message is an enum variant with exactly
+//! the fields that the master reads, and numbers are encoded so that Python reads them as numbers. The function
+//! `is_safe` in the tests contains the rules, which were taken from the master's code.
 use crate::clock_exchange::MasterClockOffset;
 use rmpv::Value;
 use std::collections::BTreeMap;
@@ -28,24 +28,25 @@ impl UserState {
     }
 }
 
-/// Share of all processors, from 0 to 100.
+/// Used share of the host's processors, from 0 to 100.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Percent(f64);
 
 impl Percent {
-    /// Returns the nearest valid share. NaN becomes 0.
+    /// Returns the nearest number from 0 to 100, or 0 for NaN.
     pub fn new(value: f64) -> Self {
         Self(if value.is_nan() { 0.0 } else { value.clamp(0.0, 100.0) })
     }
 }
 
-/// Number of users by class. Each class occurs once, and the sum fits in 32 bits.
+/// Number of users of each Locust user class, a Python class in the locustfile. Each class occurs once, and the sum
+/// fits in 32 bits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClassCounts(BTreeMap<String, u32>);
 
 impl ClassCounts {
-    /// Takes users from the classes in order, until `limit` is reached. For example, classes with 3 and 4 users and a
-    /// limit of 5 give 3 and 2.
+    /// Limits the sum of the users to `limit`: earlier classes keep their users, and later classes get the rest. For
+    /// example, with a limit of 5, classes with 3 and 4 users get 3 and 2.
     pub fn within(classes: &[(String, u64)], limit: u32) -> Self {
         let mut left = limit;
         let mut counts = BTreeMap::new();
@@ -69,7 +70,7 @@ impl ClassCounts {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StatsEntry {
     pub name: String,
-    /// Kind of the requests, for example the name of a protocol. Locust's tables show it in the column "Type".
+    /// Text in the column "Type" of Locust's tables, for example the name of a protocol.
     pub method: String,
     pub requests: u64,
     pub failures: u64,
@@ -77,7 +78,7 @@ pub struct StatsEntry {
     pub max_ms: f64,
     pub min_ms: Option<f64>,
     pub bytes: u64,
-    /// Number of requests by response time in milliseconds. The caller rounds the times, so that there are few rows.
+    /// Number of requests for each response time in milliseconds. The caller rounds the times to keep the list short.
     pub times: Vec<(f64, u64)>,
     /// Number of requests for each second of Unix time on the master's clock.
     pub per_second: BTreeMap<u64, u64>,
@@ -91,8 +92,7 @@ pub struct StatsEntry {
 pub struct ErrorEntry {
     pub name: String,
     pub method: String,
-    /// Text of the error. All workers must use the same words for the same error, because the master adds up errors
-    /// with equal texts.
+    /// Text of the error, in the same words on all workers, because the master adds up errors with equal texts.
     pub error: String,
     pub occurrences: u64,
 }
@@ -113,21 +113,22 @@ pub struct StatsReport {
     pub entries: Vec<StatsEntry>,
     pub errors: Vec<ErrorEntry>,
     pub classes: ClassCounts,
-    /// Histograms without loss of precision for our locustfile. A stock master ignores them.
+    /// Full latency histograms, which only a master with mailrun's locustfile reads. Locust itself gets only the
+    /// rounded `times`.
     pub histograms: Vec<ExactHistogram>,
     /// Number of the report, starting at 1. A gap shows our locustfile that a report was lost.
     pub number: u64,
     /// Set on the last report of a test, so that our locustfile knows that it has all counts.
     pub is_final: bool,
-    /// Counts for our locustfile that Locust does not have. A stock master ignores them.
+    /// Additional counts, which only a master with mailrun's locustfile reads.
     pub counts: Vec<(&'static str, u64)>,
-    /// Offset of the master's clock, or `None` before the first measurement.
+    /// Difference between the master's clock and this host's clock, or `None` before the first measurement.
     pub clock: Option<MasterClockOffset>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum WorkerMessage {
-    /// Registers the worker. The message has no version, so the master does not compare it with its own.
+    /// Registers the worker at the master. The message has no version of Locust, so the master compares no versions.
     ClientReady,
     Heartbeat(UserState, Percent, u64),
     Spawning,
@@ -189,11 +190,11 @@ fn map<K: Into<Value>>(entries: impl IntoIterator<Item = (K, Value)>) -> Value {
 }
 
 fn count(count: u64) -> Value {
-    // Limit the count to a value far above any real count, because Python adds these counts up as floats.
+    // The master adds up the counts and converts them to floats. Limit each count to 2^62, which no real count reaches.
     count.min(1 << 62).into()
 }
 
-/// Encodes a number that Python can round. Infinity and NaN become 0.
+/// Encodes a float, with 0 for infinity and NaN. Python raises an exception when a master rounds these values.
 fn number(number: f64) -> Value {
     Value::from(if number.is_finite() { number } else { 0.0 })
 }
@@ -248,7 +249,8 @@ impl StatsEntry {
     fn data(&self) -> Value {
         let mut times: BTreeMap<u64, u64> = BTreeMap::new();
         for (ms, count) in &self.times {
-            // Use the bits as the key, because floats have no `Ord` and the bits of positive floats sort like them.
+            // Use the bits of the float as the key, because `f64` has no `Ord` and positive floats sort like their
+            // bits.
             let ms = if ms.is_finite() && *ms > 0.0 { *ms } else { 0.0 };
             *times.entry(ms.to_bits()).or_default() += count;
         }
@@ -353,7 +355,8 @@ pub(crate) mod tests {
             && is_class_map(data)
     }
 
-    /// The rules that keep a master alive, from `MasterRunner.handle_message` and `StatsEntry.unserialize` of Locust.
+    /// Returns true if a master can handle the message without a crash. The fields and types follow
+    /// `MasterRunner.handle_message` and `StatsEntry.unserialize` of Locust.
     pub(crate) fn is_safe(bytes: &[u8]) -> bool {
         let mut rest = bytes;
         let Ok(Value::Array(parts)) = rmpv::decode::read_value(&mut rest) else { return false };

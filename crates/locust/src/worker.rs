@@ -8,21 +8,21 @@
 //! ```
 //! Two rules keep a test alive when a worker leaves or is late.
 //!
-//! First, a master up to Locust 2.46.3 has a fault: at each `quit` it subtracts the identities that it believes
-//! *missing* (3 s without a heartbeat) from the remaining workers, and stops the whole test if no worker seems to be
-//! left. Therefore the worker sends `quit` only on an identity that the master has heard recently. A worker that has
-//! registered again sends `client_stopped` instead.
+//! First, masters up to Locust 2.46.3 have a fault. A master lists an identity as *missing* after 3 s without a
+//! heartbeat. At each `quit`, it subtracts the missing identities from the remaining workers, and stops the whole test
+//! if no worker seems to be left. Therefore the worker sends `quit` only on an identity that the master has heard
+//! recently. A worker that has registered again sends `client_stopped` instead.
 //!
 //! Second, a restarted master ignores workers that it does not know, so a worker registers again when the master is
-//! silent. The tests of a new master have other run ids. By its run id, the worker recognises a load that still runs
-//! for the old master, and ends that load before the new one begins.
+//! silent. Each test has its own run id, so the worker notices when the new master starts another test, and first ends
+//! the load of the old one.
 use crate::command::{MasterCommand, SpawnTarget};
 use crate::message::{ClassCounts, Percent, UserState, WorkerMessage};
 use std::collections::VecDeque;
 use std::time::Duration;
 
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
-/// Interval between reports. Locust's own workers use the same interval.
+/// Interval between reports of the counts to the master. Locust's own workers use the same interval.
 const REPORT_INTERVAL: Duration = Duration::from_secs(3);
 const REGISTER_INTERVAL: Duration = Duration::from_secs(5);
 const RECONNECT_DELAY: Duration = Duration::from_secs(1);
@@ -33,25 +33,26 @@ const SILENCE_LIMIT: Duration = Duration::from_secs(10);
 const CONTACT_LIMIT: Duration = Duration::from_millis(2_500);
 /// Time for which the load continues without a master. Locust's own workers wait as long.
 const ORPHAN_LIMIT: Duration = Duration::from_secs(60);
-/// If no `spawn` follows a new registration within this time, the master was restarted and does not know the test, so
-/// the load ends.
+/// A master that still runs the test sends a `spawn` within this time after a new registration. If no `spawn` comes,
+/// the master was restarted, so the worker ends the load.
 const RESUME_LIMIT: Duration = Duration::from_secs(10);
-/// Time for messages in progress after `quit`. It must be short, because a master listens for only 0.5 s after it has
-/// sent `quit`.
+/// Time that messages in progress have to finish after the master's `quit`. It must be short, because a master listens
+/// for only 0.5 s after it has sent `quit`.
 pub const DRAIN_AT_QUIT: Duration = Duration::from_millis(300);
 /// Time after a new registration for which the master may still list an older identity of this worker as missing. The
 /// master removes such an identity after 60 s.
 const MISSED_LIMIT: Duration = Duration::from_secs(75);
-/// Time that a leaving worker has to register once more, so that the master gets its last report.
+/// If a worker leaves while it has no contact with the master, it has this much time to register again. The master then
+/// still gets its last report.
 const FAREWELL_LIMIT: Duration = Duration::from_secs(3);
 
 #[derive(Clone, Debug)]
 pub struct WorkerLimits {
     pub max_sessions: u32,
-    /// Servers that a master may tell this worker to load, by the names that `server_name` returns.
+    /// Servers that a master may choose as the target of this worker's load, in the form that `server_name` returns.
     pub targets: Vec<String>,
-    /// Returns one name for all texts by which a user can name a server, or `None` if the text names no server. Two
-    /// ways to speak to a host, such as with and without TLS, must have two names.
+    /// Converts a user's text for a server to a canonical name, or returns `None` if the text names no server. Access
+    /// to a host with TLS and without TLS must have different names.
     pub server_name: fn(&str) -> Option<String>,
     /// Time that messages in progress have to finish when a test stops.
     pub drain: Duration,
@@ -70,13 +71,13 @@ pub struct LoadStatus {
 #[derive(Clone, Debug, PartialEq)]
 pub enum WorkerAction {
     Send(WorkerMessage),
-    /// Send the counts since the last report, together with these numbers of users.
+    /// Send a report with the counts since the last report and with these numbers of users for each class.
     SendStats(ClassCounts),
     SendFinalStats(ClassCounts),
-    /// Run the load with this number of users. Start the load if it does not run yet. A load that runs is of the same
-    /// test and has not been told to drain.
+    /// Run the load with this number of users. Start the load if it does not run yet. A load that already runs always
+    /// belongs to the same test and is not draining, so only the number of users changes.
     Run {
-        /// Number of users. In a closed loop each is a session, in an open loop each is a share of the rate.
+        /// In a closed loop, each user is a session. In an open loop, each user adds the configured rate to the load.
         users: u32,
         /// Server to use instead of the one on the worker's command line.
         host: Option<String>,
@@ -87,8 +88,8 @@ pub enum WorkerAction {
     /// Drop the counts so far, because the master was started with `--reset-stats`. The next report tells how many
     /// accepted messages were left out.
     LeaveOutStats,
-    /// Start no more messages, and wait at most this long for the messages in progress. A second `Drain` for the same
-    /// load shortens the wait.
+    /// Stop the load: start no more messages, and give the messages in progress at most this much time to finish. A
+    /// second `Drain` for the same load shortens this time.
     Drain(Duration),
     /// Close the connection and open one with a new identity.
     Connect,
@@ -127,8 +128,8 @@ enum LoadState {
     Draining {
         until: Duration,
     },
-    /// The time for messages in progress is over, but the load may still run. No test begins before the load has ended,
-    /// because a load that has been told to drain starts no more messages, whatever its number of users.
+    /// The time for draining is over, but some messages of the load may still be in progress. The next test has to wait
+    /// for the end of this load, because a draining load cannot start messages again.
     Ending,
 }
 
@@ -142,14 +143,14 @@ pub struct LocustWorker {
     heartbeat_at: Duration,
     /// Time of the master's last message on this connection. `None` until the master has answered a heartbeat.
     reply_at: Option<Duration>,
-    /// Time of the last registration, or `None` if the worker has registered only once.
+    /// Time at which the worker last repeated its registration, or `None` if it has registered only once.
     registered_again_at: Option<Duration>,
     has_been_registered: bool,
     alone_since: Option<Duration>,
     /// A `spawn` that arrived while the load drained or ended. It is applied when the load has ended.
     next_target: Option<SpawnTarget>,
     run_id: Option<String>,
-    /// Set when the master has sent something on this connection that only our locustfile sends.
+    /// Set when a message on this connection has shown that the master runs our locustfile.
     has_locustfile: bool,
     /// Set if the master has started another test while the load drains or ends, so that the remaining counts of the
     /// load must not be reported.
@@ -157,7 +158,8 @@ pub struct LocustWorker {
     resets_stats: bool,
     /// Set when the worker has reported a failure to the master, so that it reports only one per test.
     has_complained: bool,
-    /// Set from a new registration during a test until the first `spawn` confirms that the test still runs.
+    /// Set when the worker registers again during a test. Until a `spawn` shows that the test still runs, the worker
+    /// reports itself as ready and sends no counts.
     resumes: bool,
     leaving: Option<(WorkerExit, Duration)>,
     /// Processor share and memory in bytes at the last tick, which the heartbeats report.
@@ -239,9 +241,9 @@ impl LocustWorker {
         }
     }
 
-    /// Does whatever is due. The caller must call this at least ten times per second, because the shortest time limit
-    /// is 0.3 s. It must carry out all earlier actions before it takes `status`, because a load that has not started
-    /// yet would look like one that has ended.
+    /// Performs all work that is due, such as heartbeats and reports. The caller must call this at least ten times per
+    /// second, because the shortest time limit is 0.3 s. Before it reads `status`, the caller must carry out all
+    /// earlier actions: a load that it has yet to start would otherwise look like a load that has ended.
     pub fn tick(&mut self, now: Duration, status: &LoadStatus, usage: (Percent, u64)) {
         self.usage = usage;
         self.tick_link(now);
@@ -272,8 +274,8 @@ impl LocustWorker {
             LoadState::Idle => UserState::Ready,
             // The worker has registered for the next test, which may begin once enough workers are ready.
             LoadState::Ending if self.next_target.is_none() => UserState::Ready,
-            // Report this worker as ready, because a new master starts its test once enough workers are ready. A master
-            // whose test still runs answers by sending its number of users (`spawn`) again.
+            // Report this worker as ready, because a new master starts its test once enough workers are ready. If the
+            // master's test still runs, the master sends the number of users (`spawn`) again, and the load goes on.
             _ if self.resumes => UserState::Ready,
             _ => UserState::Running,
         };
@@ -282,7 +284,7 @@ impl LocustWorker {
         self.send(WorkerMessage::Heartbeat(state, processor, memory_bytes));
     }
 
-    /// Returns true if the master knows this identity and cannot have listed it as missing.
+    /// Returns true if the worker is registered and its last contact is too recent for it to be listed as missing.
     fn is_in_contact(&self, now: Duration) -> bool {
         let is_recent = |at: Duration| now.saturating_sub(at) <= CONTACT_LIMIT;
         self.is_registered() && is_recent(self.heartbeat_at) && self.reply_at.is_none_or(is_recent)
@@ -358,9 +360,9 @@ impl LocustWorker {
         self.actions.push_back(WorkerAction::SendFinalStats(self.classes.clone()));
     }
 
-    /// Applies the targets of a `spawn`, unless a newer `spawn` has arrived before.
+    /// Applies the numbers of users in a `spawn`. Ignores a `spawn` that is not newer than the last one.
     fn spawn(&mut self, target: SpawnTarget, now: Duration) {
-        // The master sends `spawn` only to registered workers, so this worker is registered even without an `ack`.
+        // The master sends `spawn` only to registered workers, so the worker need not wait for an `ack`.
         self.registered(now);
         if self.leaving.is_some() || target.timestamp <= self.last_timestamp {
             return;
@@ -369,7 +371,8 @@ impl LocustWorker {
         self.has_locustfile = target.run_id.is_some();
         self.resumes = false;
         let is_of_another_test = target.run_id.is_some() && target.run_id != self.run_id;
-        // The last report of an ending load has been sent, so its remaining counts belong to no test of the master.
+        // Drop the remaining counts of a load that has sent its last report or that belongs to another test. Otherwise
+        // they would count for the new test.
         if self.load == LoadState::Ending || (is_of_another_test && self.load != LoadState::Idle) {
             self.is_superseded = true;
             self.drain(self.limits.drain, now);
@@ -436,7 +439,8 @@ impl LocustWorker {
         }
     }
 
-    /// Begins a drain, or shortens the present one. A longer limit has no effect on the present drain.
+    /// Stops the load: no message starts any more, and messages in progress have at most `limit` to finish. If the load
+    /// is already draining, `limit` can only shorten the time.
     fn drain(&mut self, limit: Duration, now: Duration) {
         let until = now + limit;
         let is_earlier = match self.load {
@@ -461,7 +465,7 @@ impl LocustWorker {
         }
     }
 
-    /// Handles the end of the load. Starts the next test if its `spawn` has already arrived.
+    /// After the end of the load, starts the next test if its `spawn` has already arrived.
     fn ended(&mut self, now: Duration) {
         self.load = LoadState::Idle;
         self.has_complained = false;
@@ -477,8 +481,9 @@ impl LocustWorker {
         self.send(WorkerMessage::ClientReady);
     }
 
-    /// Begins to leave. If the worker leaves already, the first reason stays, but the time can become shorter: a master
-    /// may say `quit` during a long drain, and then listens for only 0.5 s.
+    /// Drains the load, after which `tick_leaving` sends the last report and exits. If the worker is already leaving,
+    /// the first reason stays, and the earlier deadline applies. For example, a master may send `quit` during a long
+    /// drain, and then listens for only 0.5 s.
     fn leave(&mut self, exit: WorkerExit, drain: Duration, now: Duration) {
         let until = now + drain + FAREWELL_LIMIT;
         let (exit, until) = self.leaving.map_or((exit, until), |(first, earlier)| (first, earlier.min(until)));
@@ -487,7 +492,8 @@ impl LocustWorker {
         self.drain(drain, now);
     }
 
-    /// Leaves the master once the load has drained. The last counts must go out on an identity that the master knows.
+    /// Sends the last report and exits, once the load of a leaving worker has drained. If the master may no longer know
+    /// this worker's identity, the worker registers again first, because the master ignores unknown workers.
     fn tick_leaving(&mut self, now: Duration) {
         let Some((exit, until)) = self.leaving else { return };
         if matches!(self.load, LoadState::Active { .. } | LoadState::Draining { .. }) {
@@ -495,8 +501,8 @@ impl LocustWorker {
         }
         if self.is_in_contact(now) {
             self.final_report();
-            // Do not send `quit` if the master may list an older identity as missing: it would count that identity
-            // against the remaining workers.
+            // Do not send `quit` soon after a new registration. The master may still list the old identity as missing,
+            // and could then stop the whole test.
             let is_missed = self.registered_again_at.is_some_and(|at| now.saturating_sub(at) < MISSED_LIMIT);
             self.send(if is_missed { WorkerMessage::ClientStopped } else { WorkerMessage::Quit });
             self.actions.push_back(WorkerAction::Exit(exit));
@@ -580,7 +586,8 @@ mod tests {
         worker
     }
 
-    /// Lets time pass with a tick every 100 ms, and plays a master that answers every heartbeat.
+    /// Calls `tick` every 100 ms of the time from `from` to `to`, and answers each heartbeat as a master does. Returns
+    /// the messages and actions of the worker.
     fn pass(worker: &mut LocustWorker, from: u64, to: u64, status: &LoadStatus) -> Vec<&'static str> {
         let mut seen = Vec::new();
         for time in (from..to).step_by(100) {
@@ -660,7 +667,7 @@ mod tests {
             worker.receive(MasterCommand::Quit, ms(500));
             let drains = [ms(5_000), DRAIN_AT_QUIT].map(WorkerAction::Drain);
             assert_eq!(actions(&mut worker), drains, "{cause}");
-            // The caller repeats a signal in each of its rounds, which must not prolong the drain.
+            // The caller reports the same signal again and again, which must not prolong the drain.
             if exit == WorkerExit::Terminated {
                 worker.terminate(ms(600));
             }
@@ -683,7 +690,7 @@ mod tests {
     #[test]
     fn an_identity_that_may_be_missing_never_quits() {
         let mut worker = running();
-        // The process was stopped for four seconds, so the master believes this worker missing.
+        // The process was stopped for four seconds, so the master believes that this worker is missing.
         worker.terminate(ms(4_000));
         worker.tick(ms(4_100), &IDLE, (Percent::default(), 0));
         let names = messages(&mut worker);
@@ -746,7 +753,7 @@ mod tests {
         assert!(output.iter().any(is_ready), "a new master waits for workers that are ready: {output:?}");
         worker.receive(MasterCommand::Spawn(of_test(20.0, "new")), ms(2_100));
         assert_eq!(messages(&mut worker), ["DRAIN"]);
-        // The load still runs after its drain of 5 s.
+        // The old load has not ended when its time limit of 5 s is over, so the worker must not start the new test yet.
         let seen = pass(&mut worker, 2_200, 7_300, &BUSY);
         assert!(seen.iter().all(|name| *name == "heartbeat"), "{seen:?}");
         let seen = pass(&mut worker, 7_300, 7_400, &IDLE);
@@ -762,7 +769,8 @@ mod tests {
     fn the_counts_of_an_old_test_are_reported_to_no_new_master() {
         let of_test = |time: f64, run_id: &str| SpawnTarget { run_id: Some(run_id.to_owned()), ..target(time, 4) };
         let stopped = &["RESET", "stats", "client_stopped", "client_ready"][..];
-        // The new master would count the old identity of this worker as missing, so the worker does not send `quit`.
+        // The worker has registered again, so the master may list the old identity as missing. A `quit` could then stop
+        // the whole test, so the worker must send `client_stopped`.
         let left = &["RESET", "stats", "client_stopped", "EXIT"][..];
         for (status, command, expected) in [
             (&IDLE, MasterCommand::Stop, stopped),
@@ -770,7 +778,7 @@ mod tests {
             (&IDLE, MasterCommand::Quit, left),
             (&BUSY, MasterCommand::Quit, left),
         ] {
-            // The load of the old test is active or, if the old master has stopped the test, drains already.
+            // Test an old load that is active, and one that drains because the old master has stopped the test.
             for is_stopped in [false, true] {
                 let situation = format!("{command:?} {status:?} {is_stopped}");
                 let mut worker = registered();

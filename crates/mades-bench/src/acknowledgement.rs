@@ -1,4 +1,4 @@
-//! Acknowledgement documents about the messages of a run. The bench also plays the receiving business application, and
+//! Sends and counts acknowledgement documents about the messages of a run. The bench also plays the receiving business application, and
 //! sends one document back for each message that arrives unchanged. Alternatively, the real receiver sends the
 //! documents, and the bench waits for them.
 //!
@@ -8,8 +8,9 @@
 //!                                                                       ▼
 //! acknowledged ◀── sender's inbox ◀─ ─ ─ ─ ─ ─ endpoints ─ ─ ─ ─ receiver's outbox
 //! ```
-//! The bench puts the number of the message into each of its documents, but a run id of their own, so that no document
-//! is taken for a message. Documents of a real receiver are recognised by the mRID that they acknowledge.
+//! A document of the bench has the number of the acknowledged message. Its run id differs, so that the bench does not
+//! take it for a message of the run. A document of a real receiving application names the mRID, the identifier in the
+//! acknowledged message's XML.
 use super::acknowledgement_document::AcknowledgementText;
 use super::document_id::DocumentId;
 use super::options::AcknowledgementOptions;
@@ -22,8 +23,8 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use tokio::sync::Notify;
 
-/// Maximum number of foreign acknowledgements that are counted. They are remembered, so that a redelivered document is
-/// not counted again.
+/// Maximum number of acknowledgements about messages of other runs and senders that are counted. The bench stores a
+/// hash of each of them, so that it does not count a redelivered document again.
 const MAX_STRANGERS: usize = 16_384;
 
 #[derive(Debug)]
@@ -38,12 +39,12 @@ pub(super) struct Acknowledgements {
     due_notify: Notify,
     /// Numbers of the messages whose acknowledgement documents the broker has not confirmed yet.
     unsettled: RefCell<BTreeSet<u64>>,
-    /// Numbers of the messages about whose acknowledgement documents the endpoint may still report, by the hash of the
-    /// id that the endpoint gave to the document.
+    /// Documents about which the endpoint may still send events. Maps the hash of the id that the endpoint gave a
+    /// document to the number of the acknowledged message.
     peer_ids: RefCell<HashMap<u64, u64>>,
     sent: Cell<u64>,
-    /// Hashes for the foreign acknowledgements that were already counted: of the mRID that a document names, or of the
-    /// message's id if the document is unreadable.
+    /// Acknowledgements about messages of other runs and senders that were already counted. Each is stored as a hash of
+    /// the mRID that the document names, or of the message's id if the document is unreadable.
     strangers: RefCell<HashSet<u64>>,
     pub(super) counts: AcknowledgementCounts,
 }
@@ -62,15 +63,15 @@ pub(super) struct AcknowledgementCounts {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AcknowledgedMessage {
-    /// The document names the message of this run with this number, counted from 0. The caller must check that the run
-    /// has such a message.
+    /// The document names a message of this run by its index, counted from 0. The caller must check that the run has
+    /// such a message.
     Own(u64),
     Preflight,
     Other,
 }
 
-/// Returns the run id of the preflight message. It differs from the id of the run, because the
-/// acknowledgement of the preflight message may arrive after the load has begun.
+/// Returns the run id of the preflight message. It differs from the id of the run, so that an acknowledgement of the
+/// preflight message that arrives during the load is not taken for an acknowledgement of the load.
 pub(super) fn preflight_run(run: RunId) -> RunId {
     let RunId(mut bytes) = run;
     bytes[0] ^= 1;
@@ -98,19 +99,19 @@ impl Acknowledgements {
         }
     }
 
-    /// Returns the run id in the identities of the acknowledgements. It differs from the run id of the messages, so
-    /// that an acknowledgement is never taken for a message.
+    /// Returns the run id that the bench writes into the identities of its acknowledgements. It differs from the run id
+    /// of the messages, so that an acknowledgement is never taken for a message.
     pub(super) fn run(&self) -> Uuid {
         self.document.run
     }
 
-    /// Returns true if the real receiver sends the documents.
+    /// Returns true if the bench only waits for acknowledgements, because a real receiving application sends them.
     pub(super) fn are_awaited(&self) -> bool {
         matches!(self.options, AcknowledgementOptions::Awaited { .. })
     }
 
-    /// Finds the message that a document acknowledges. `mrid` is the mRID of the message's
-    /// document, or the identity of the message if the receiver found no mRID in it.
+    /// Finds the message that a document acknowledges. `mrid` is the name by which the document refers to the message:
+    /// the mRID of the message's payload, or the identity of the message if the receiver found no mRID in the payload.
     pub(super) fn find(&self, mrid: &str, first_number: u64) -> AcknowledgedMessage {
         let preflight = Uuid::from_bytes(preflight_run(RunId(self.about_run.into_bytes())).0);
         if let Some(id) = DocumentId::read(mrid) {
@@ -129,9 +130,9 @@ impl Acknowledgements {
         }
     }
 
-    /// Counts an acknowledgement document that is not about this run, unless it was counted before: the
-    /// bench returns the document to the queue, so the broker may deliver it again. Returns true if it was
-    /// counted.
+    /// Counts an acknowledgement document that is not about this run. Returns false if it was not counted, so that the
+    /// caller does not report it: it was counted before, or `MAX_STRANGERS` documents were. The bench returns such
+    /// documents to the queue, so the broker may deliver them again.
     pub(super) fn count_stranger(&self, count: &Cell<u64>, mark: u64) -> bool {
         let mut strangers = self.strangers.borrow_mut();
         let is_new = strangers.len() < MAX_STRANGERS && strangers.insert(mark);
@@ -166,8 +167,8 @@ impl Acknowledgements {
         }
     }
 
-    /// Removes the first message in line, because its document was sent. The document counts as unsettled until
-    /// `settled` or `take_unsettled` is called.
+    /// Must be called when the acknowledgement of the first message in line was sent. Removes this message. The
+    /// document counts as unsettled until `settled` or `take_unsettled` is called.
     pub(super) fn handed_over(&self) {
         self.unsettled.borrow_mut().extend(self.due.borrow_mut().pop_front());
         count_one(&self.sent);
@@ -208,8 +209,7 @@ impl Acknowledgements {
         rest.is_empty()
     }
 
-    /// Stores the id that the endpoint gave a document, because later events may name the document
-    /// by this id alone.
+    /// Stores the id that the endpoint gave a document, because later events may name the document by this id alone.
     pub(super) fn add_peer_id(&self, peer_id: u64, sequence: u64) {
         self.peer_ids.borrow_mut().insert(peer_id, sequence);
     }

@@ -7,8 +7,8 @@
 //!   <Reason><code>A01</code><text>Message fully accepted</text></Reason>
 //! </Acknowledgement_MarketDocument>
 //! ```
-//! The reader ignores the namespace, because operators use several versions. These versions agree
-//! in the elements that are read.
+//! The reader ignores the namespace, because operators use several versions of the schema. The elements that it reads
+//! are the same in all versions.
 use super::run_payloads::RunPayloads;
 use mailrun_mades::Uuid;
 use mailrun_mades::api::RunMessageId;
@@ -37,8 +37,8 @@ pub(super) struct AcknowledgementText {
 
 impl AcknowledgementText {
     pub(super) fn new(about_run: Uuid, created: jiff::Timestamp) -> Self {
-        // Flip one bit of the run's id, to get another id for the documents. This id is the id of another run only with
-        // a probability of 1 in 2^122.
+        // Flip one bit of the run's id, to get another id for the documents. The chance that another run has this id is
+        // 1 in 2^122.
         let run = Uuid::from_u128(about_run.as_u128() ^ 1);
         Self { about_run, run, created: created.strftime("%Y-%m-%dT%H:%M:%SZ").to_string() }
     }
@@ -70,8 +70,9 @@ impl AcknowledgementText {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ReceivedAcknowledgement {
     pub(super) about: String,
-    /// Code of the reason that the document gives. If it gives several reasons, the first code other than A01 is kept,
-    /// because it shows that the message is not fully accepted.
+    /// Code that says why the receiver accepted or rejected the message: A01 means fully accepted. If the document
+    /// gives several reasons, the first code other than A01 is kept, because it shows that the message is not fully
+    /// accepted.
     pub(super) code: String,
     pub(super) text: String,
 }
@@ -99,8 +100,8 @@ impl ReceivedAcknowledgement {
     }
 }
 
-/// Returns the payload if the name of the root element is near its beginning. Other payloads may be megabytes long, so
-/// they are not parsed.
+/// Returns the payload if its beginning contains the name of an acknowledgement's root element. This check saves the
+/// parsing of other payloads, which may be megabytes long.
 fn find_root(octets: &[u8]) -> Option<&[u8]> {
     let front = &octets[..octets.len().min(PROLOGUE_BYTES)];
     if xml::is_utf16(front) {

@@ -51,8 +51,8 @@ pub(super) async fn acknowledge(run_state: Rc<MadesRunState>, mut sender: Sender
     Ok(())
 }
 
-/// The message template of the acknowledgement documents, with the component code of its receiver. A new template is
-/// made when the receiver changes.
+/// The latest message template for acknowledgement documents, with the component code of the receiver for which it was
+/// made. When the receiver changes, a new template replaces it.
 #[derive(Default)]
 struct TemplateCache(Option<(String, OutgoingTemplate)>);
 

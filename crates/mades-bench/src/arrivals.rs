@@ -1,4 +1,5 @@
-//! Decides whether a message from a queue belongs to this run. If so, tells the tracker what the message reports.
+//! Decides whether a message from a queue belongs to this run. If so, tells the tracker that a message of the run has
+//! reached a stage or has failed.
 use super::acknowledgement::{AcknowledgedMessage, Acknowledgements, count_one};
 use super::acknowledgement_document::ReceivedAcknowledgement;
 use super::run_state::MadesRunState;
@@ -10,19 +11,19 @@ use std::cell::Cell;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
-/// EDX state of a message that will not arrive.
+/// State that an EDX toolbox reports for a message that will not arrive.
 const FAILED: &str = "FAILED";
 
 #[derive(Debug)]
 pub(super) enum Ownership {
     Own,
     Foreign,
-    /// The event names a message only by the endpoint's id, and no message with this id is known
-    /// yet.
+    /// The event names a message only by the id that the endpoint gave it, and the bench does not yet know a message
+    /// with this id.
     Unknown(UnmatchedEvent),
 }
 
-/// An event that waits until the id of its message is known.
+/// An event that waits until the bench learns the endpoint's id for the message.
 #[derive(Debug)]
 pub(super) struct UnmatchedEvent {
     peer_id: u64,
@@ -84,8 +85,8 @@ fn reply(run_state: &MadesRunState, message: &DecodedMessage, now: Duration) -> 
     Ownership::Own
 }
 
-/// Records a failure that the endpoint reports in its reply to an acknowledgement. If the endpoint has accepted the
-/// acknowledgement, only its id is stored, because later events may name the acknowledgement by this id.
+/// Handles the endpoint's reply to an acknowledgement document of the bench, and records a failure. If the endpoint has
+/// accepted the document, stores the id that it gave the document, because later events may name only this id.
 fn reply_to_acknowledgement(
     run_state: &MadesRunState,
     acknowledgements: &Acknowledgements,
@@ -162,8 +163,8 @@ fn event(run_state: &MadesRunState, message: &DecodedMessage, now: Duration) -> 
     if match_event(run_state, &unmatched) { Ownership::Own } else { Ownership::Unknown(unmatched) }
 }
 
-/// Looks for the message that an event names by the endpoint's id. If the id is known by now, records the event and
-/// returns true.
+/// Looks for the message of an event that contains only the id that the endpoint gave the message. If the bench knows
+/// the id by now, records the event and returns true.
 pub(super) fn match_event(run_state: &MadesRunState, unmatched: &UnmatchedEvent) -> bool {
     let UnmatchedEvent { peer_id, state, code, text, received_at } = unmatched;
     if let Some(acknowledgements) = &run_state.acknowledgements
@@ -186,8 +187,8 @@ pub(super) fn match_event(run_state: &MadesRunState, unmatched: &UnmatchedEvent)
     true
 }
 
-/// Records a failure that an event reports about an acknowledgement. Forgets the id after FAILED and RECEIVED, because
-/// no more events follow them.
+/// Handles an event about an acknowledgement document, and records a failure. Forgets the document's id after FAILED
+/// and RECEIVED, because no more events follow them.
 fn event_of_acknowledgement(
     run_state: &MadesRunState,
     acknowledgements: &Acknowledgements,
@@ -235,8 +236,8 @@ fn record_event(
 
 fn inbox(run_state: &MadesRunState, message: &DecodedMessage, now: Duration) -> Ownership {
     let arrived = InboxMessage::read(message);
-    // Look for an acknowledgement document first: a receiver may put the bench's identity into its answer, which would
-    // then be taken for a message.
+    // Look for an acknowledgement document first: a receiver may copy the identity of the bench's message into its
+    // document. The document would otherwise be taken for that message.
     if let Some(acknowledgements) = run_state.acknowledgements.as_ref().filter(|known| known.are_awaited())
         && let Some(document) = ReceivedAcknowledgement::read(arrived.content.octets())
     {
@@ -274,8 +275,8 @@ fn inbox(run_state: &MadesRunState, message: &DecodedMessage, now: Duration) -> 
     Ownership::Own
 }
 
-/// Records an acknowledgement document of the real receiver. The document belongs to this run if it
-/// names the mRID of one of the run's documents.
+/// Records an acknowledgement document from a real receiving application. The document belongs to this run if it names
+/// the mRID of one of the run's documents.
 fn received_acknowledgement(
     run_state: &MadesRunState,
     acknowledgements: &Acknowledgements,
@@ -411,7 +412,7 @@ mod tests {
         let refusal = message(&[about, (names::ERROR_CODE, "E1")], |body| body.described_binary(0x75, b""));
         let accepted = message(&[about, (names::MESSAGE_ID, "id-1")], |body| body.described_binary(0x75, b""));
         let failure = message(&[about], |body| body.described_string(0x77, "FAILED"));
-        // This event names the document only by the id that the endpoint gave it.
+        // This event names the same document only by the endpoint's own id, and must count as the same failure.
         let failure_by_id = message(&[(names::MESSAGE_ID, "id-1")], |body| body.described_string(0x77, "FAILED"));
         let steps = [
             (ReceiveQueue::Reply, &refusal, (1, 0)),

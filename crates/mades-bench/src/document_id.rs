@@ -23,7 +23,7 @@ impl DocumentId {
         Self { sequence, run: run_part(run) }
     }
 
-    /// Reads an mRID, with or without hyphens. Returns `None` if the bench cannot have made it.
+    /// Reads an mRID, with or without hyphens. Returns `None` if the bench cannot have made this mRID.
     pub(super) fn read(text: &str) -> Option<Self> {
         let (run, number) = Uuid::try_parse(text).ok()?.as_u64_pair();
         let is_own_form = run & VERSION_MASK == VERSION && number & !SEQUENCE_MASK == VARIANT;

@@ -9,13 +9,12 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct InFlightEntry {
     pub(super) sequence: u64,
-    /// Time from which the latencies of the message count: the due time in an open loop, otherwise
-    /// the creation time.
+    /// Time at which the latencies of the message begin: the due time in an open loop, otherwise the creation time.
     pub(super) since: Duration,
     /// Time of creation, from which the time-out counts.
     pub(super) created: Duration,
-    /// Time in nanoseconds at which the message reached each stage, or 0 for a stage that it has not reached. No real
-    /// time is 0, because no host sends a message in its first nanosecond.
+    /// Time in nanoseconds at which the message reached each stage, or 0 for a stage that it has not reached. A real
+    /// time is never 0, because the clock counts from the start of the host.
     times_ns: [u64; MessageStage::ALL.len()],
     /// Hash of the id that the endpoint gave the message, or 0 if there is none.
     pub(super) peer_id: u64,
@@ -61,7 +60,8 @@ impl InFlightTable {
         self.count < self.limit
     }
 
-    /// Inserts a message. The table must have room for it, and must not contain its number yet.
+    /// Starts to track a message that is being sent. The table must have room for it, and must not contain its number
+    /// yet.
     pub(super) fn insert(&mut self, entry: InFlightEntry) {
         debug_assert!(self.has_room() && self.find(entry.sequence).is_none());
         let mut at = self.home(entry.sequence);
@@ -116,8 +116,8 @@ impl InFlightTable {
         None
     }
 
-    /// Moves messages that were displaced from their own slots back towards them, into the slot that has become free.
-    /// Otherwise a search would miss these messages, because it ends at the first free slot.
+    /// Fills the free slot that a removed message leaves with a later message that belongs at or before this slot.
+    /// Otherwise a search for the later message would end too early, at the free slot.
     fn close_gap(&mut self, mut gap: usize) {
         let mask = self.entries.len() - 1;
         let mut at = self.next_index(gap);

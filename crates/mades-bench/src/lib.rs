@@ -1,5 +1,5 @@
-//! The bench of the Business Application API of MADES. It sends messages through an endpoint pair
-//! or a broker, and times every stage of each message.
+//! Measures MADES endpoints (ECP, EDX) and their brokers through MADES's Business Application API. The bench sends
+//! messages through an endpoint pair or a broker, and times every stage of each message.
 //!
 //! ```text
 //! pacer (when) ─→ sender ──▶ outbox ─ ─ endpoint pair ─ ─▶ reply, event and inbox queues ──▶ receiver
@@ -92,7 +92,8 @@ pub fn run(options: MadesOptions) -> Result<FinishedRun> {
     tasks.block_on(&runtime, execute(options, run, payloads, &interrupt))
 }
 
-/// Refuses a market load that ends before its first message is due, because its run would send nothing.
+/// Refuses a load of market documents (`--shape`) whose time limit comes before its first message is due, because the
+/// run would send nothing.
 fn check_first_due(options: &MadesOptions) -> Result<()> {
     let Some((load, limit)) = options.market.as_ref().zip(options.duration) else { return Ok(()) };
     let first = ShapeSchedule::new(load, jiff::Timestamp::now()).due(0);
@@ -139,7 +140,7 @@ async fn execute(
     };
     let surroundings = monitor.host.finish();
     sides.stop(&run_state, interrupt).await;
-    // Take the time before the search in the outbox, because the search must not count as time of observation.
+    // Take the time at the end of the load, because the search for missing messages in the outbox must not count.
     let observed_until = clock::now();
     if ending != Ending::Interrupted {
         outbox::find_waiting(&run_state).await;

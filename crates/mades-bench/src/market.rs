@@ -1,5 +1,4 @@
-//! The timing of a balancing market. This module parses `--shape`, which says when each document is
-//! due.
+//! Parses `--shape`, which says when each document of an electricity balancing market is due.
 //!
 //! ```text
 //! quarter-hour                             100 bid documents of 4,000 time series at the start of each quarter-hour
@@ -16,8 +15,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Maximum number of messages in a burst of bids, and maximum number of time series in each
-/// message.
+/// Maximum number of messages in a burst of bids, and maximum number of time series in each message.
 const MAX_BIDS: u32 = 1_000;
 const MAX_TIME_SERIES: u32 = 20_000;
 /// Default numbers of messages and time series. They are the maximum that the Nordic market accepts
@@ -39,11 +37,11 @@ pub(super) enum MarketDocument {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ShapeTimes {
-    /// This number of messages at the start of each quarter-hour.
+    /// This number of messages is due at the start of each quarter-hour.
     Burst(u32),
-    /// One message at each of these times before the end of each quarter-hour.
+    /// For each time in this list, a message is due that long before the end of each quarter-hour.
     BeforeQuarter(Vec<Duration>),
-    /// One message at each multiple of this time since midnight. The time must divide a day into equal parts.
+    /// A message is due at each multiple of this time since midnight. The time must divide a day into equal parts.
     Every(Duration),
 }
 
@@ -129,8 +127,8 @@ fn schedule(text: &str) -> Result<(MarketDocument, ShapeTimes), String> {
     Ok((document, ShapeTimes::BeforeQuarter(times.collect::<Result<_, _>>()?)))
 }
 
-/// Reads a time that divides a day into equal parts of whole seconds. With any other interval, the due times would
-/// differ from day to day.
+/// Parses the time between two messages. It must divide a day into equal parts of whole seconds, because otherwise the
+/// due times would differ from day to day.
 fn every(text: &str) -> Result<Duration, String> {
     let time = duration(text)?;
     let divides_a_day = time.subsec_nanos() == 0 && DAY.as_secs().checked_rem(time.as_secs()) == Some(0);

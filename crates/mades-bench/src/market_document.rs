@@ -1,16 +1,15 @@
-//! Writes market documents as XML. The document of each shape is written once. For each message, only its mRID and its
-//! trace are changed, which stand at the beginning.
+//! Writes market documents as XML. For each kind of message (`--shape`), the bench writes one document. For each
+//! message of this kind, it changes only the mRID and the trace at the beginning of the document.
 //!
-//! The elements are defined by IEC 62325-451-7 and -451-6 in the order of the schemas, with
-//! invented values. The documents have a realistic size and compressibility, but nobody has
-//! validated them against a schema.
+//! The elements and their order follow the schemas of IEC 62325-451-7 and -451-6, and the values are invented. The
+//! documents have a realistic size and compressibility, but nobody has validated them against a schema.
 use super::market::MarketDocument;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::fmt::Write;
 
-/// A document in parts: the text before the mRID, the text after the trace, time series of equal
-/// length, and the end.
+/// The fixed parts of a market document. The mRID and the trace stand between `before_id` and `head`. All time series
+/// in `time_series` have the same length.
 pub(super) struct DocumentText {
     pub(super) before_id: Vec<u8>,
     pub(super) head: Vec<u8>,
@@ -51,7 +50,8 @@ fn before_id(element: &str, schema: &str) -> Vec<u8> {
     .into_bytes()
 }
 
-/// Returns the text of a document after the trace, beginning with the end of the XML comment around the trace.
+/// Returns the text of a document from the end of the trace to the time series. It begins with `-->`, because the trace
+/// stands in an XML comment.
 fn head(kind: &str, process: &str) -> Vec<u8> {
     format!(
         "\r\n-->\r\n<revisionNumber>1</revisionNumber><type>{kind}</type>\

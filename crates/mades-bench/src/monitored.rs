@@ -25,8 +25,8 @@ use std::time::Duration;
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Shortest time in seconds without deliveries that counts as a stall.
 const MIN_STALL_S: f64 = 1.0;
-/// A gap must last this many mean intervals between deliveries to count as a stall. Shorter gaps are usual, because
-/// deliveries come at irregular intervals.
+/// A gap between two deliveries counts as a stall only if it is at least this many times the mean interval. Shorter
+/// gaps are usual, because deliveries come at irregular intervals.
 const MAX_USUAL_GAPS: f64 = 10.0;
 
 pub(super) struct MadesLoad {
@@ -87,7 +87,8 @@ impl MadesLoad {
 
     fn record_stalls(&mut self, now: Duration) {
         let mut tracker = self.state.tracker.borrow_mut();
-        // If a message is due and there is room for it, only a lost connection or missing credit can have held it up.
+        // If a message is due and the limit of messages in flight is not reached, only a lost connection or missing
+        // credit can delay this message.
         let is_held_up = tracker.has_room() && matches!(self.state.pacer.borrow().next(now), PacerAction::Create(_));
         let first_open = tracker.waterfall.take_span(MessageStage::Created).map(|(first, _)| first);
         let (first, last) = tracker.waterfall.take_span(MessageStage::Settled).unzip();
@@ -192,7 +193,7 @@ impl MonitoredLoad for MadesLoad {
         let tracker = self.state.tracker.borrow();
         use_figures(&RunningFigures {
             stages: &|of| stage(&tracker, now, of),
-            // Subtract messages in flight, because it is still open whether they will be late.
+            // Leave out messages in flight, because nobody knows yet whether they will be late.
             finished: tracker.created().saturating_sub(tracker.in_transit() as u64),
             created_units: tracker.created(),
             ledger: &|| tracker.final_ledger().ledger,
@@ -210,7 +211,7 @@ fn stage(tracker: &MessageTracker, now: Duration, of: MetricSource) -> Option<Ru
     Some(RunningStage { count, rate_per_s, times: Some(waterfall.latency(stage).clone()), summary: None })
 }
 
-/// Returns the user's or the observer's request to end the run, whichever is more urgent.
+/// Returns the more urgent of the user's and the observer's requests to end the run.
 fn requested_stop(run_state: &MadesRunState, by_user: StopRequest, now: Duration) -> StopRequest {
     let Some(observer) = &run_state.options.observer else { return by_user };
     let view = RunView { now, began: run_state.began, last_arrival: run_state.last_arrival(), asked: by_user };

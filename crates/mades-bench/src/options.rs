@@ -14,12 +14,12 @@ use std::time::Duration;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PayloadKind {
-    /// Incompressible bytes after a trace, a header by which the receiver recognises the message and checks these
-    /// bytes.
+    /// The payload is a trace header, by which the receiver recognises the message and checks its bytes, and then
+    /// incompressible bytes.
     Random,
     /// Incompressible bytes without a trace, as go-mades-bench sends them.
     Bare,
-    /// A market document, which compresses well.
+    /// The payload is a market document in XML, which compresses well.
     Xml,
     File(PathBuf),
 }
@@ -55,8 +55,8 @@ pub enum AcknowledgementOptions {
     /// The bench plays the receiving business application, and sends the acknowledgements.
     Sent {
         message_type: String,
-        /// Outbox of the receiving endpoint at the broker of the inbox. If this is `None`, the
-        /// endpoint sends to itself, and the acknowledgements take the same route as the messages.
+        /// Queue name of the receiving endpoint's outbox, which is at the same broker as the inbox. If this is `None`,
+        /// the same endpoint sends and receives, so the acknowledgements go into the same outbox as the messages.
         far_outbox: Option<String>,
     },
     Awaited {
@@ -105,14 +105,13 @@ pub struct MadesOptions {
     pub credit: u32,
     /// Rate at which messages become due in an open loop, whatever the speed of the endpoint.
     pub offer: Option<OfferedRate>,
-    /// Documents of a market, each of which is sent at its own times of the day (open loop).
+    /// The documents of a market, as an open loop: each kind of document is due at its own times of the day.
     pub market: Option<MarketLoad>,
     pub arrival: Arrival,
     pub seed: u64,
-    /// Time from the creation of a message until the bench gives it up if it is not finished.
+    /// If a message is not finished this long after its creation, the bench gives it up.
     pub timeout: Duration,
-    /// Time for which the bench reads the queues after the last answer, to see late messages and
-    /// duplicates.
+    /// Time for which the bench reads the queues after the last answer, to see late messages and duplicates.
     pub linger: Duration,
     /// Time limit for restoring a lost connection.
     pub reconnect: Duration,
@@ -145,7 +144,7 @@ impl MadesOptions {
         let AcknowledgementOptions::Sent { far_outbox, .. } = self.acknowledgement.as_ref()? else { return None };
         match self.mode {
             MadesMode::Tracing => None,
-            // Without endpoints, the bench writes acknowledgements into the queue from which it reads.
+            // Without an endpoint to forward acknowledgements, the bench writes them into the queue that it reads.
             MadesMode::Amqp => Some(&self.queues.inbox),
             MadesMode::Endpoint | MadesMode::Toolbox => Some(far_outbox.as_ref().unwrap_or(&self.queues.outbox)),
         }

@@ -9,15 +9,15 @@ use tokio::time::timeout;
 /// The outbox counts as empty if no message comes for this time.
 const EMPTY_QUEUE_TIMEOUT: Duration = Duration::from_millis(500);
 const SEARCH_TIMEOUT: Duration = Duration::from_secs(5);
-/// Number of other messages that the search reads besides the missing ones, because messages of earlier runs and of
-/// other applications may stand in the queue before them.
+/// Maximum number of messages of earlier runs and other applications that the search in the outbox reads. Such messages
+/// may stand in the queue before the missing messages.
 const MAX_OTHERS: u64 = 10_000;
 
 /// Records which messages of this run are still in the outbox, and leaves all messages there. If the outbox cannot be
 /// read, for example because the user may only write to it, the messages count as lost.
 pub(super) async fn find_waiting(run_state: &MadesRunState) {
     let missing = run_state.tracker.borrow().final_ledger().ledger.lost.unwrap_or_default();
-    // In the mode `amqp`, the bench itself reads the queue, so there is no outbox to search.
+    // In mode `amqp`, the bench sends to the queue from which it reads, so no message can wait for an endpoint.
     if missing > 0 && run_state.options.mode != MadesMode::Amqp {
         let _ = timeout(SEARCH_TIMEOUT, search(run_state, missing)).await;
     }

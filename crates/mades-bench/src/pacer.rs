@@ -6,11 +6,11 @@ use mailrun_schedule::pacing::ArrivalSchedule;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// A market's load ends at its time limit. For this long afterwards, a message may still be created if it was due
-/// before the limit.
+/// A load of market documents (`--shape`) ends at its time limit. If a message was due before the limit, the bench may
+/// still create it for this long afterwards.
 const GRACE: Duration = Duration::from_secs(1);
-/// If only messages that fell due in this last part of a load were not created, they do not count as missed: the load
-/// may end before the sender wakes up for them.
+/// If the sender has created all messages that were due before this last part of a load, the remaining messages do not
+/// count as missed: the load may end before the sender wakes up for them.
 const LAST_MOMENTS: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
@@ -20,8 +20,8 @@ pub(super) struct LoadPacer {
     stopped_at: Option<Duration>,
     schedule: Option<LoadSchedule>,
     created: u64,
-    /// A copy of the schedule that does not wait for the sender. `due` counts the messages of this
-    /// copy that have become due.
+    /// A copy of the schedule that advances with the clock, even if the sender is late. With it, the pacer counts in
+    /// `due` how many messages have become due.
     watched: Option<LoadSchedule>,
     due: u64,
 }
@@ -56,8 +56,8 @@ impl LoadSchedule {
         }
     }
 
-    /// Returns the time after `until` in which the next message may still be created. It is zero unless the message
-    /// belongs to a market's load and was due before `until`.
+    /// Returns how long after the end of the load, at `until`, the bench may still create the next message. The result
+    /// is zero, except for a market document (`--shape`) that was due before the end.
     fn grace(&self, until: Duration) -> Duration {
         if matches!(self, Self::Market { .. }) && self.due() < until { GRACE } else { Duration::ZERO }
     }
@@ -65,7 +65,7 @@ impl LoadSchedule {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PacerAction {
-    /// The caller must create a message whose latencies count from this time.
+    /// The caller must create a message now, and measure the message's latencies from this time.
     Create(Duration),
     Wait(Duration),
     Stop,
@@ -84,8 +84,8 @@ impl LoadPacer {
         }
     }
 
-    /// Returns the next step: create a message, wait until one is due, or stop. The caller must check whether there is
-    /// room for the message.
+    /// Returns the next step: create a message, wait until one is due, or stop. Before it creates the message, the
+    /// caller must check that the limit of messages in flight allows another one.
     pub(super) fn next(&self, now: Duration) -> PacerAction {
         if self.is_over(now) {
             return PacerAction::Stop;
@@ -126,8 +126,7 @@ impl LoadPacer {
         self.stopped_at
     }
 
-    /// Returns the number of messages that have become due. In a closed loop, every created message
-    /// counts as due.
+    /// Returns the number of messages that have become due. In a closed loop, every created message counts as due.
     pub(super) fn due(&mut self, now: Duration) -> u64 {
         let until = self.deadline.into_iter().chain(self.stopped_at).fold(now, Duration::min);
         if let Some(schedule) = &mut self.watched {
@@ -139,8 +138,9 @@ impl LoadPacer {
         self.due.max(self.created)
     }
 
-    /// Returns the number of messages of an open loop that were due before the deadline, or before an earlier stop that
-    /// was on purpose, but were not created. Call this last, because it uses up the schedule.
+    /// Returns the number of messages of an open loop that were due before the end of the load but were not created.
+    /// The load ends at its deadline or when it is stopped. If the bench gave up the run, messages that were due from
+    /// then until the deadline also count as missed. Call this last, because it uses up the schedule.
     pub(super) fn missed(&mut self, is_given_up: bool) -> u64 {
         let Some(next) = &mut self.schedule else { return 0 };
         let stopped_at = self.stopped_at.filter(|_| !is_given_up);
@@ -157,9 +157,9 @@ impl LoadPacer {
         missed_count
     }
 
-    /// Returns the time at which the offered load ended. An open loop ends when the last message
-    /// was created, or when no more messages could become due. A closed loop ends with the last
-    /// answer, but not before its deadline or stop.
+    /// Returns the time at which the offered load ended. If all messages were created, an open loop ends when one more
+    /// message would have been due, and a closed loop ends with the last answer. Otherwise the load ends at its
+    /// deadline or when it is stopped, and a closed loop not before its last answer.
     pub(super) fn offered_until(&self, last_created: Duration, last_heard: Duration) -> Option<Duration> {
         let end = self.deadline.into_iter().chain(self.stopped_at).min();
         match &self.schedule {

@@ -7,9 +7,10 @@
 //!          <!-- X-Mailrun: v1 …CRLF CRLF --> … points … blanks </…>
 //! file     the file, unchanged
 //! ```
-//! The trace (crate `measurement`) holds the run, the number, the time, and a checksum of the bytes after it, as in
-//! mail. A file, or a payload that is too small for a trace, has no checksum, so the receiver compares all its bytes
-//! with what was sent. Of an XML document, it also compares the bytes before the trace, which contain the mRID.
+//! The trace has the same format as the trace in mail (crate `measurement`). It holds the run, the number, the time,
+//! and a checksum of the bytes after it. A file, or a payload that is too small for a trace, has no checksum, so the
+//! receiver compares all its bytes with what was sent. In an XML document, the receiver also compares the bytes before
+//! the trace, which contain the mRID.
 use super::document_id::{DOCUMENT_ID_BYTES, DocumentId};
 use super::market_document::DocumentText;
 use super::options::PayloadKind;
@@ -25,13 +26,12 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::time::Duration;
 
-/// Interval in bytes at which the checksum of the body is stored, so that the checksum of a shorter body can be
-/// found quickly.
+/// The checksum of the body is stored after each multiple of this number of bytes, so that the bench can compute the
+/// checksum of a shorter body quickly.
 const CHECKSUM_STRIDE: usize = 4_096;
 const MAX_FILE_BYTES: u64 = 1 << 30;
 
-/// The texts around the mRID and the trace of an XML payload, in their order. The body stands between the last two of
-/// them.
+/// The fixed texts of an XML payload, in their order. Between them stand the mRID, the trace and the body.
 const XML_BEFORE_ID: &[u8] = b"<?xml version=\"1.0\" encoding=\"UTF-8\"?>\r\n<Publication_MarketDocument>\r\n<mRID>";
 const XML_BEFORE_TRACE: &[u8] = b"</mRID>\r\n<!--\r\n";
 const XML_AFTER: &[u8] = b"\r\n-->\r\n";
@@ -41,16 +41,16 @@ const XML_TAIL: &[u8] = b"</Publication_MarketDocument>\r\n";
 pub(super) struct Payloads {
     /// The bytes before the body, including the trace, or nothing if the payload has no trace.
     head: Vec<u8>,
-    /// Offset of the mRID in the head, or `None` if the payload is no document.
+    /// Offset of the mRID in `head`, or `None` if the payload is not an XML document.
     id_at: Option<usize>,
     trace_at: usize,
-    /// The longest body, of which shorter bodies are prefixes.
+    /// The body of a message of the maximum size. The bodies of smaller messages are prefixes of it.
     body: Vec<u8>,
     /// A body may be cut at multiples of this number of bytes, so that no time series point is cut in two.
     unit: usize,
     tail: &'static [u8],
-    /// The checksums of the body up to each multiple of [`CHECKSUM_STRIDE`] bytes. They also cover the bytes of `head`
-    /// after the empty line that ends the trace.
+    /// The checksums of the body up to each multiple of [`CHECKSUM_STRIDE`] bytes. As in a trace, each checksum begins
+    /// after the empty line behind the trace, so it also covers the bytes of `head` after that line.
     checksums: Vec<Checksum>,
     sizes: Distribution,
     seed: u64,
@@ -131,8 +131,7 @@ impl Payloads {
         self.sizes.summary()
     }
 
-    /// Writes the payload of a message into the buffer, which must be empty or hold an earlier
-    /// payload of this run.
+    /// Writes the payload of a message into the buffer, which must be empty or hold an earlier payload of this run.
     pub(super) fn render(&self, sequence: u64, created: Duration, buffer: &mut BytesMut) {
         let size = self.size(sequence);
         let is_ready = buffer.len() == size && self.sizes.as_constant().is_some();
@@ -187,8 +186,8 @@ impl Payloads {
         }
     }
 
-    /// Returns true if the part of a block that lies before the trace has the expected bytes. `from` is the offset of
-    /// the block in the payload.
+    /// Compares those bytes of a block that come before the trace with the bytes that the bench sent, and returns true
+    /// if they are equal. `from` is the offset of the block in the payload.
     fn is_before_intact(&self, sequence: u64, from: usize, block: &[u8]) -> bool {
         let Some((id_at, before)) = self.id_at.zip(self.head[..self.trace_at].get(from..)) else { return true };
         let id = self.id(sequence).text();
@@ -203,7 +202,7 @@ impl Payloads {
         DocumentId::new(Uuid::from_bytes(self.run.0), sequence)
     }
 
-    /// Returns the mRID of the message's document, or `None` if the payload is no document.
+    /// Returns the mRID of the message's document, or `None` if the payload is not an XML document.
     pub(super) fn document_id(&self, sequence: u64) -> Option<DocumentId> {
         (self.id_at.is_some() && self.is_traced(self.size(sequence))).then(|| self.id(sequence))
     }

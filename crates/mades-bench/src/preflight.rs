@@ -20,8 +20,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long after the start of the check the bench waits for all stages of an answered message. It waits so that no
-/// event or copy of the message is left in the queues.
+/// Once the message is answered, the check waits until it has reached all stages, but ends at the latest this long
+/// after its start. The bench waits so that no event or copy of the message is left in the queues.
 const COMPLETION_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time after which the bench tells the user what it waits for.
 const NOTICE_DELAY: Duration = Duration::from_secs(1);
@@ -101,15 +101,16 @@ fn is_ended(run_state: &MadesRunState) -> bool {
     tracker.created() > 0 && tracker.in_transit() == 0
 }
 
-/// Returns true if the endpoint has answered, and not only the broker.
+/// Returns true if the endpoint has answered. A confirmation by the broker alone is not enough.
 fn is_answered(run_state: &MadesRunState) -> bool {
     let answers = [MessageStage::Replied, MessageStage::Inbox, MessageStage::Delivered, MessageStage::Received];
     let tracker = run_state.tracker.borrow();
     tracker.waterfall.count(MessageStage::Traced) > 0 || answers.iter().any(|stage| tracker.waterfall.count(*stage) > 0)
 }
 
-/// Returns an error if nothing came out of a queue although the message has reached a later stage. The endpoint then
-/// uses another queue: a message that is only slow would not have reached a later stage.
+/// Returns an error if the endpoint seems to use another queue than the bench. In this case, nothing comes out of the
+/// bench's queue although the message has reached a later stage. A message that is only slow would not have reached
+/// that stage.
 fn unused_queue(run_state: &MadesRunState) -> Option<anyhow::Error> {
     let MadesOptions { mode, queues, .. } = &run_state.options;
     let tracker = run_state.tracker.borrow();

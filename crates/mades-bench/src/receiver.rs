@@ -1,8 +1,7 @@
 //! Receives the messages of this run from a queue, and leaves all other messages there.
 //!
-//! Messages of other applications are held for a while and then released. They are not released at
-//! once, because a broker immediately delivers a released message again
-//! (docs/decisions/0008-what-is-not-ours.md).
+//! Messages of other applications are held for a while and then released. They are not released at once, because a
+//! broker immediately delivers a released message again (docs/decisions/0008-what-is-not-ours.md).
 //!
 //! ```text
 //! not ours ─→ held ─┬─ HOLD_TIMEOUT has passed ───→ released, for its own reader
@@ -19,13 +18,13 @@ use mailrun_net::clock;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Interval at which the receiver looks again for the messages of events that name an unknown id.
+/// If an event names an unknown id, the receiver searches again at this interval, because the id may become known.
 const MATCH_RETRY_INTERVAL: Duration = Duration::from_millis(20);
 /// Number of messages that are handled before other tasks get a turn.
 const BATCH_LIMIT: usize = 256;
 const HOLD_TIMEOUT: Duration = Duration::from_secs(5);
-/// Minimum time between two releases that free credit. It limits the cost of foreign messages, because the broker
-/// delivers released messages again at once.
+/// If messages of other senders use up the credit, the receiver releases them, but waits at least this long between two
+/// releases. The interval limits the cost, because the broker delivers released messages again at once.
 const RELEASE_INTERVAL: Duration = Duration::from_millis(100);
 /// If a queue holds only messages of other applications for this time, the run is given up.
 const BLOCKED_TIMEOUT: Duration = Duration::from_secs(5);
@@ -71,7 +70,8 @@ struct QueueReceiver {
     link: ReceiverLink,
     foreign: Vec<DeliveryHandle>,
     unmatched: Vec<(DeliveryHandle, UnmatchedEvent)>,
-    /// Time since which the oldest message in `foreign` or `unmatched` has been held.
+    /// Time since which the receiver has held the oldest message that does not belong to this run (`foreign`) or whose
+    /// owner is not known yet (`unmatched`).
     held_since: Option<Duration>,
     last_release: Duration,
     /// Time at which a message of this run last arrived, or the start if none has arrived yet.
@@ -111,7 +111,7 @@ impl QueueReceiver {
                     Ownership::Unknown(unmatched) => self.unmatched.push((delivery.handle, unmatched)),
                 }
             }
-            // Nobody knows the owner of a message that cannot be decoded, so it is held like a foreign message.
+            // Nobody knows who sent an undecodable message, so release it later like a message of another run.
             IncomingDelivery::Undecodable { handle: entry, why } => {
                 self.run_state.record_trouble(TroubleKind::Odd, "the message cannot be decoded", &why);
                 self.run_state.count_foreign(self.queue);
@@ -167,8 +167,7 @@ impl QueueReceiver {
     }
 }
 
-/// Removes all messages from a queue, including messages of other applications. Returns the number
-/// of removed messages.
+/// Removes all messages from a queue, including messages of other applications. Returns the number of removed messages.
 ///
 /// # Errors
 /// Fails if the link ends, or if messages still arrive after `limit`.

@@ -4,14 +4,13 @@
 use std::collections::{HashSet, VecDeque};
 
 /// Number of messages that are remembered for each queue. It exceeds any credit, and also the number of
-/// acknowledgements that a broker has not yet synced to disk.
+/// acknowledgements that a broker can lose in a crash because they are not yet synced to disk.
 const REMEMBERED_LIMIT: usize = 16_384;
 
 #[derive(Debug, Default)]
 pub(super) struct RecentDeliveries {
     latest: VecDeque<u64>,
-    /// Messages that were accepted before the connection was cut and have not been seen again
-    /// since.
+    /// Messages that were accepted before the connection was cut and have not been seen again since.
     redeliverable: HashSet<u64>,
 }
 
@@ -28,8 +27,8 @@ impl RecentDeliveries {
         self.redeliverable = self.latest.iter().copied().collect();
     }
 
-    /// Returns true if a repeated message may be a redelivery after the connection was cut. Each message may be
-    /// redelivered once after each cut.
+    /// Returns true if a repeated message was first accepted before the connection was cut, so that the broker may have
+    /// delivered it again. Returns true only once for each message and cut.
     pub(super) fn is_redelivery(&mut self, mark: u64) -> bool {
         self.redeliverable.remove(&mark)
     }

@@ -83,7 +83,7 @@ pub(super) fn record(run_state: &MadesRunState, results: MadesResults<'_>) -> Re
     record
 }
 
-/// Completes the stages of each shape, so that their percentiles also count messages that never arrived.
+/// Makes the percentiles of each message shape (`--shape`) count messages that never arrived as infinitely late.
 fn complete_shapes(record: &mut Record) {
     let of_run = |record: &Record, shape: &MadesShape| {
         let mut run = shape.as_run(record);
@@ -125,7 +125,7 @@ fn events(
     join_events(course.events(None, run_state.options.offer.as_ref()), outages.collect())
 }
 
-/// Returns the results of the thresholds. The threshold that ended the run keeps the value that it
+/// Evaluates the thresholds of the run and of each `--shape`. The threshold that ended the run keeps the value that it
 /// had then.
 fn thresholds(record: &Record, run_state: &MadesRunState, missed_row: Option<&ThresholdRow>) -> Vec<ThresholdRow> {
     let options = &run_state.options;
@@ -230,8 +230,8 @@ fn queues(run_state: &MadesRunState) -> Vec<MadesQueue> {
     rows
 }
 
-/// Returns the messages that took longest to arrive, in the row type that SMTP runs use as well. The transfer counts as
-/// the phase of the body, and the wait for the broker's confirmation as the phase of the reply.
+/// Returns the messages that took longest to arrive, in rows of the same type as in an SMTP run. The phase `Body` of a
+/// row is the transfer to the broker, and the phase `Reply` is the wait for the broker's confirmation.
 fn slowest(run_state: &MadesRunState, origin: Duration) -> Vec<SlowMessage> {
     let ms = |from: Duration, to: Duration| to.saturating_sub(from).as_secs_f64() * 1e3;
     let row = |(elapsed, entry): (Duration, InFlightEntry)| {
@@ -245,8 +245,8 @@ fn slowest(run_state: &MadesRunState, origin: Duration) -> Vec<SlowMessage> {
         SlowMessage {
             message: entry.sequence,
             created_s: entry.since.saturating_sub(origin).as_secs_f64(),
-            // If the connection was cut before the broker settled the message, use its arrival as
-            // the time of its acceptance.
+            // If the connection was cut before the broker confirmed the message, use the time of arrival as the time of
+            // acceptance.
             accepted_ms: Some(ms(entry.since, entry.time(MessageStage::Settled).unwrap_or(arrived))),
             delivered_ms: Some(ms(entry.since, arrived)),
             waited_ms: ms(entry.since, entry.created),
@@ -260,8 +260,8 @@ fn slowest(run_state: &MadesRunState, origin: Duration) -> Vec<SlowMessage> {
     run_state.tracker.borrow().slowest().into_iter().map(row).collect()
 }
 
-/// Converts an error of the bench to a row of the error list that SMTP runs use as well. Its code is a text and no SMTP
-/// reply code, so the code becomes part of the row's text.
+/// Converts an error of the bench to a row of the error list that SMTP runs use as well. The bench's error code is a
+/// text and not an SMTP reply code, so it becomes part of the row's text.
 fn error(trouble: &MadesTrouble, times: Option<TroubleTimes>, origin: Duration) -> ErrorRow {
     let phase = if trouble.kind == "connection" { Phase::Connect } else { Phase::Reply };
     let parts = [&trouble.kind, &trouble.code, &trouble.text];

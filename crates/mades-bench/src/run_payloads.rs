@@ -14,10 +14,10 @@ use std::time::Duration;
 
 #[derive(Debug)]
 pub(super) struct RunPayloads {
-    /// One kind of payload for each message shape of a market's load, or a single kind for any other load.
+    /// One entry for each kind of message (`--shape`), or a single entry if the run does not use `--shape`.
     forms: Vec<Payloads>,
     documents: Option<Varied>,
-    /// Schedule of a market's load, which assigns a shape to each message. Set when the run starts.
+    /// With `--shape`, the schedule that decides of which kind each message is. Set when the run starts.
     pub(super) schedule: Option<Rc<ShapeSchedule>>,
 }
 
@@ -45,11 +45,11 @@ impl RunPayloads {
         &self.forms[self.shape(sequence)]
     }
 
-    /// Writes the payload of a message into the buffer, which must be empty or hold an earlier
-    /// payload of this run.
+    /// Writes the payload of a message into the buffer, which must be empty or hold an earlier payload of this run.
     pub(super) fn render(&self, sequence: u64, created: Duration, buffer: &mut BytesMut) {
         if self.forms.len() > 1 {
-            // Parts of another shape's payload, which the buffer may hold, cannot be reused.
+            // The buffer may hold the payload of another `--shape`, which cannot be changed in place, so write the
+            // whole payload again.
             buffer.clear();
         }
         self.of(sequence).render(sequence, created, buffer);

@@ -32,19 +32,19 @@ pub(super) struct MadesRunState {
     pub(super) pacer: RefCell<LoadPacer>,
     /// Wakes the task that waits until it may create another message.
     pub(super) room_notify: Notify,
-    /// Number of the message that is being sent, and that will be sent again after a lost connection.
+    /// Number of the message that is being sent. If the connection is lost, the bench sends this message again.
     pub(super) unsent: Cell<Option<u64>>,
-    /// Times by which messages were created after they were due. Only messages for which the sender slept until the due
-    /// time are counted, because then the sender itself woke up late.
+    /// Delays from the due time to the creation of messages. A message counts only if the sender slept until it was
+    /// due, because only then the sender's own late wake-up caused the delay.
     pub(super) lag: RefCell<Latencies>,
     /// For each second, the number of messages that were due in it. The monitor collects and clears these numbers.
     pub(super) due_seconds: RefCell<DueSeconds>,
-    /// Number of messages that had to wait because too many others were in flight.
+    /// Number of due messages that had to wait because too many others were in flight or unconfirmed.
     pub(super) waited_for_room: Cell<u64>,
     pub(super) credit: RefCell<CreditWaits>,
     pub(super) outages: RefCell<Vec<MadesOutage>>,
     pub(super) brokers: RefCell<Vec<MadesBroker>>,
-    /// The time-out that the user asked for, if a threshold made the bench raise it.
+    /// The user's time-out, if the bench raised it because a threshold allows messages more time.
     pub(super) raised_from: Option<Duration>,
     pub(super) began: Duration,
     last_arrival: Cell<Duration>,
@@ -59,14 +59,14 @@ pub(super) struct CreditWaits {
     first: Option<Duration>,
     total: Duration,
     since: Option<Duration>,
-    /// Start of the latest series of waits that followed one another. They count as one wait, because each message
-    /// waits only until its own time-out, and then the next message waits.
+    /// Start of the latest series of consecutive waits for credit. Without credit, one message after another waits
+    /// until its own time-out, so these waits count as a single one.
     blocked_since: Duration,
     ended: Duration,
 }
 
 impl CreditWaits {
-    /// Maximum gap between two waits that count as one wait.
+    /// If a wait for credit begins within this time after the last one, both belong to the same series.
     const MAX_GAP: Duration = Duration::from_millis(50);
 
     pub(super) fn wait(&mut self, now: Duration) {
@@ -199,8 +199,8 @@ impl MadesRunState {
 
     /// Gives up the run: records the reason, and stops creating messages, because new messages could not arrive. A task
     /// that cannot go on must call this method and not stop the pacer itself. Otherwise the load would count as
-    /// complete, and the run could pass. `kind` must be one of `TroubleKind::OWN_CODES`, from which the verdict reads
-    /// the reason.
+    /// complete, and the run could pass. `kind` must be one of `TroubleKind::OWN_CODES`, because the verdict looks for
+    /// the reason only in errors of these kinds.
     pub(super) fn give_up(&self, kind: TroubleKind, reason: &str) {
         self.record_trouble(kind, GIVEN_UP, reason);
         self.pacer.borrow_mut().stop(clock::now());
@@ -216,8 +216,8 @@ impl MadesRunState {
         self.given_up.get().map(String::as_str)
     }
 
-    /// Gives up a run without a time limit if the endpoint has answered no message for too long. Otherwise a run of
-    /// many messages would wait for one time-out after the other.
+    /// Gives up a run without a time limit if the endpoint has not answered for too long. Without this, a run of many
+    /// messages would wait for the time-out of one message after another.
     pub(super) fn give_up_if_silent(&self, now: Duration) {
         let is_limited = self.options.observer.is_some() || self.pacer.borrow().is_limited(now);
         let tracker = self.tracker.borrow();

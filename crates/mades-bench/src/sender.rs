@@ -66,7 +66,7 @@ async fn offer(
     message: &AmqpMessage,
     sequence: u64,
 ) -> Result<Option<DispositionFuture>, Error> {
-    // Hardly any message has to wait, so try to send it first without reading the clock.
+    // Most messages can be sent at once, so try that first, without reading the clock.
     if let Some(settling) = sender.send(message).now_or_never() {
         return settling.map(Some);
     }
@@ -88,8 +88,8 @@ async fn offer(
     outcome
 }
 
-/// Waits until the next message is due and has room. Returns its number, or `None` if there is
-/// nothing more to send.
+/// Waits until the next message is due and the limits of messages in flight and of unconfirmed transfers allow it.
+/// Creates the message and returns its number, or `None` if there is nothing more to send.
 async fn next_message(run_state: &MadesRunState, sender: &SenderLink, timer: &TimerFd) -> Option<u64> {
     if let Some(sequence) = run_state.unsent.get() {
         // Send the message that was being sent when the connection was lost, unless it has timed out since.
@@ -127,8 +127,8 @@ async fn next_message(run_state: &MadesRunState, sender: &SenderLink, timer: &Ti
 }
 
 fn create(run_state: &MadesRunState, since: Duration, now: Duration, was_early: bool) -> u64 {
-    // Record the lag only if the sender slept until the due time, because then its own late wake-up is the cause.
-    // Otherwise the lag comes from earlier messages or a lack of room.
+    // Record the lag only if the sender slept until the due time, because only then its own late wake-up is the cause.
+    // Otherwise, the time for sending earlier messages or a limit of messages in flight delayed this message.
     if was_early {
         run_state.lag.borrow_mut().record(now.saturating_sub(since));
     }
@@ -141,7 +141,7 @@ fn create(run_state: &MadesRunState, since: Duration, now: Duration, was_early: 
 
 /// Writes messages from a template, and reuses the memory of a payload when nothing refers to the payload any more.
 struct MessageBuilder {
-    /// One template for each message shape of a market's load, or a single template for any other load.
+    /// One template for each `--shape`, because shapes can differ in message type, or a single one without `--shape`.
     templates: Vec<OutgoingTemplate>,
     spare: VecDeque<Payload>,
 }
@@ -190,7 +190,7 @@ impl MessageBuilder {
 pub(super) type SettledTransfer = (u64, Result<Result<Disposition, Error>, Elapsed>);
 
 /// Waits for the broker's answer, but only until the message's time-out. Without the time-out, an unanswered message
-/// would occupy the window forever.
+/// would count against the limit of unconfirmed transfers forever.
 pub(super) async fn await_settlement(sequence: u64, settling: DispositionFuture, limit: Duration) -> SettledTransfer {
     (sequence, timeout(limit, settling).await)
 }

@@ -1,17 +1,17 @@
-//! Computes the due times of the messages of a market's load. It does no I/O: the caller passes the
-//! wall-clock time.
+//! Computes when each message of a load with `--shape` is due. A message shape says at which times messages are due,
+//! for example every 5 minutes. This module does no I/O: the caller passes the wall-clock time.
 //!
-//! Every shape repeats within a day. All shapes together therefore repeat in a cycle that divides a
-//! day:
+//! Each message shape repeats after a time that divides a day into equal parts, because `--shape` accepts no other
+//! time. All shapes together therefore repeat in a cycle that also divides a day into equal parts:
 //!
 //! ```text
 //! minute   0       3       5       7.5     10      12      15 = the next cycle
 //!          B…B r           r               r                       quarter-hour, every 5m
 //!                  H               H               H               heartbeat 12m,7m30s,3m before quarter
 //! ```
-//! Cycles are counted from midnight in the time zone of the market. When the clocks change, the count starts anew (a
-//! new span), unless the change is a whole number of cycles. The due time and the shape of a message are computed from
-//! its number, so that no list of messages is stored.
+//! The first cycle of a day starts at midnight in the market's time zone. After a clock change, all cycles are shifted,
+//! so a new `Span` begins. If the clocks move by a whole number of cycles, the old span goes on. The due time and the
+//! shape of a message are computed from its number, so that no list of messages is stored.
 use super::market::{DAY, MarketLoad, MarketShape, QUARTER_HOUR, ShapeTimes};
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp, tz};
@@ -26,19 +26,19 @@ pub(super) struct ShapeSchedule {
     time_zone: TimeZone,
     acceleration: u32,
     cycle_ns: i128,
-    /// The messages of a cycle in order, each with its time within the cycle and its shape.
+    /// Messages of one cycle in order: nanoseconds since the start of the cycle, and index of the message shape.
     cycle: Vec<(i128, usize)>,
     /// The spans between clock changes in order of time. There is at least one span.
     spans: Vec<Span>,
 }
 
-/// Cycles between two clock changes. Times are in nanoseconds of market time since the start of the run.
+/// Part of the run in which no clock change shifts the cycles. Times are in nanoseconds, not divided by `acceleration`.
 #[derive(Clone, Copy, Debug)]
 struct Span {
     first: u64,
-    /// Number of messages from `origin_ns` to the first message of the span.
+    /// Number of messages that are due from `origin_ns` until the span begins. They do not belong to the span.
     place: u64,
-    /// Start of the cycle in which the span begins.
+    /// Time from the start of the run to the start of the cycle during which the span begins. It can be negative.
     origin_ns: i128,
 }
 
@@ -92,7 +92,7 @@ impl ShapeSchedule {
         (since_ns / self.cycle_ns) as u64 * self.cycle.len() as u64 + within as u64
     }
 
-    /// Returns the time from the start of the run until a message is due, in nanoseconds of market time, and its shape.
+    /// Returns when a message is due, in nanoseconds not divided by `acceleration`, and the index of its shape.
     fn message(&self, sequence: u64) -> (i128, usize) {
         let span = self.spans[self.spans.partition_point(|span| span.first <= sequence) - 1];
         let place = u128::from(span.place) + u128::from(sequence - span.first);
@@ -184,7 +184,7 @@ mod tests {
             ("quarter-hour:2x1", "2026-11-26T09:14:59Z", &[1.0, 1.0, 901.0]),
             ("heartbeat 12m,7m30s,3m before quarter", "2026-11-26T09:00:00Z", &[180.0, 450.0, 720.0, 1_080.0]),
             ("heartbeat 3m,12m,7m30s before quarter", "2026-11-26T09:05:00Z", &[150.0, 420.0, 780.0]),
-            // Both times of this quarter, 09:03 and 09:07:30, have passed, so the first message is due at 09:18.
+            // At 09:08, the times 12 and 7.5 min before 09:15 are over, so 09:18, 12 min before 09:30, comes first.
             ("heartbeat 12m,7m30s before quarter", "2026-11-26T09:08:00Z", &[600.0, 870.0, 1_500.0]),
             ("heartbeat 15m before quarter", "2026-11-26T09:15:00Z", &[0.0, 900.0]),
             ("heartbeat every 5m", "2026-11-26T09:07:00Z", &[180.0, 480.0, 780.0]),
@@ -228,7 +228,7 @@ mod tests {
         // When the clocks in Oslo change, 02:00 is skipped in spring and occurs twice in autumn.
         assert_eq!(hours("2026-03-28T23:00:00Z", "every 2h", 4), [0.0, 3.0, 5.0, 7.0]);
         assert_eq!(hours("2026-10-24T22:00:00Z", "every 2h", 5), [0.0, 2.0, 3.0, 5.0, 7.0]);
-        // A clock change does not affect shapes that repeat within an hour.
+        // The clock change of one hour does not shift cycles of 15 minutes, so one span covers the whole run.
         let quarters = schedule(&["every 5m", "quarter-hour:1x1"], 1, OSLO, "2026-03-29T00:50:00Z");
         assert_eq!(seconds(&quarters, 6), [0.0, 300.0, 600.0, 600.0, 900.0, 1_200.0]);
         assert_eq!(quarters.spans.len(), 1);

@@ -1,4 +1,4 @@
-//! Figures of a market's load, for each shape, and for each shape in each quarter-hour.
+//! Counts and latencies of each `--shape` of a load, and counts of its messages that were due in each quarter-hour.
 use super::market::MarketLoad;
 use super::options::MadesOptions;
 use super::shape_schedule::ShapeSchedule;
@@ -38,8 +38,8 @@ pub(super) struct Reach {
     pub(super) latency: Option<Duration>,
 }
 
-/// Counts of the messages of one shape that were due in one quarter-hour of the market. No distribution of their times
-/// is kept, because a run of weeks has thousands of quarter-hours.
+/// Counts messages of one `--shape` that were due in one quarter-hour, such as 09:00 to 09:15. The distribution of
+/// their latencies is not kept, because it would take too much memory: a run of weeks has thousands of quarter-hours.
 #[derive(Clone, Copy, Debug, Default)]
 struct WindowFigures {
     due: u64,
@@ -54,7 +54,7 @@ struct WindowFigures {
 pub(super) struct ShapeStats {
     schedule: Rc<ShapeSchedule>,
     shapes: Vec<[Reached; MessageStage::ALL.len()]>,
-    /// Figures of all shapes in the first quarter-hour, then of all shapes in the second, and so on.
+    /// All shapes of the first quarter-hour come first, then all shapes of the second, and so on.
     windows: Vec<WindowFigures>,
 }
 
@@ -89,8 +89,8 @@ impl ShapeStats {
         }
     }
 
-    /// Returns the load and its figures for the record, whose times count from `origin`. `missed`
-    /// messages were due but not created.
+    /// Returns the settings and the figures of the load, as the record of the run contains them. Times count from
+    /// `origin`. `missed` messages were due but not created.
     pub(super) fn record(&self, options: &MadesOptions, created: u64, missed: u64, origin: Duration) -> MadesMarket {
         let mut stats = self.clone();
         (created..created + missed).for_each(|sequence| stats.due(sequence));
@@ -128,7 +128,7 @@ impl ShapeStats {
 }
 
 impl MarketLoad {
-    /// Returns the load in the form of the record. `message_type` is used for shapes that name no message type.
+    /// Returns the load's settings in the form of the record. Shapes that name no message type get `message_type`.
     pub fn record(&self, message_type: &str) -> MadesMarket {
         let shapes = self.shapes.iter().map(|shape| MadesShape {
             name: shape.name.clone(),

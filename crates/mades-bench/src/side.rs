@@ -1,5 +1,5 @@
-//! One side of the endpoint pair: a connection with the bench's links, which is kept open for the
-//! whole run.
+//! One side of the endpoint pair: the bench's connection to the broker of that side, with its links. The bench keeps
+//! the connection open for the whole run.
 //!
 //! ```text
 //! outbox   sender → outbox    receiver ← outbox.reply   receiver ← send.event
@@ -79,7 +79,7 @@ pub(super) fn sides(options: &MadesOptions) -> Vec<BrokerSide> {
     match options.mode {
         MadesMode::Endpoint | MadesMode::Toolbox if is_far => {
             let near = BrokerSide { receivers: [outbox.receivers, incoming()].concat(), ..outbox };
-            // The endpoint answers acknowledgements at the broker where it got them, so read its answers there.
+            // The bench sends acknowledgements over the far broker, so it must also read the answers to them there.
             let far = if acknowledger.is_some() { [incoming(), answers()].concat() } else { incoming() };
             vec![near, BrokerSide { acknowledger, receivers: far, ..inbox(None) }]
         }
@@ -158,7 +158,7 @@ pub(super) async fn open_all(sides: Vec<BrokerSide>, wait: StartWait) -> Result<
     Ok(open)
 }
 
-/// Keeps a side running until the run is over, and restores lost connections.
+/// Runs one side of the endpoint pair until the run is over, and restores its connection whenever it is lost.
 pub(super) async fn maintain(side: BrokerSide, mut links: OpenLinks, run_state: Rc<MadesRunState>, timer: Rc<TimerFd>) {
     let mut pause = Duration::ZERO;
     run_state.record_broker(side.name, links.connection.peer_product());

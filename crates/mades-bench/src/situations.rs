@@ -1,5 +1,5 @@
-//! Situations of a run over MADES, each with the verdict that it must lead to. The crate `measurement` has such
-//! situations for SMTP. The events are simulated, so no clock is read.
+//! Tests of the verdict: each case simulates the events of a run over MADES without reading a clock, and states the
+//! expected verdict. The crate `measurement` has such cases for SMTP.
 use super::stages::{MadesMode, MessageStage};
 use super::tracker::{EndpointReply, MessageTracker, PayloadIntegrity};
 use super::verdict::conclude;
@@ -18,8 +18,8 @@ fn s(seconds: f64) -> Duration {
     Duration::from_secs_f64(seconds)
 }
 
-/// What happens to a message. `lag` is the time in seconds from when it was due until the bench creates it. `took` is
-/// the time in seconds from the creation to the arrival in the inbox.
+/// The fate that a case of these tests gives to a message. `lag` is the time in seconds from when it was due until the
+/// bench creates it. `took` is the time in seconds from the creation to the arrival in the inbox.
 #[derive(Clone, Copy, Debug)]
 enum Way {
     Arrives {
@@ -36,8 +36,8 @@ enum Way {
     Rejected,
 }
 
-/// Makes the record of a run with these messages, due at a constant rate. `max_in_transit` is the limit that the user
-/// set.
+/// Simulates a run in which `per_s` messages are due per second, one for each item of `ways`. Returns the record of the
+/// run, including the verdict. `max_in_transit` is the limit that the user set.
 fn run(ways: &[Way], per_s: f64, timeout: f64, max_in_transit: u64, thresholds: &[&str]) -> Record {
     let mut tracker = MessageTracker::new(MadesMode::Endpoint.into(), ways.len(), s(timeout));
     tracker.waterfall.is_open_loop = true;
@@ -124,8 +124,8 @@ fn run(ways: &[Way], per_s: f64, timeout: f64, max_in_transit: u64, thresholds: 
     record
 }
 
-/// Returns `count` messages that are due at `per_s` per second. A network carries them one after another, at most
-/// `network` per second.
+/// Returns the fates of `count` messages that are due at `per_s` per second, if the network delivers them one after
+/// another, at most `network` per second.
 fn carried(count: u32, per_s: f64, network: f64) -> Vec<Way> {
     let mut free = 0.0_f64;
     let way = |number: u32| {
@@ -398,8 +398,8 @@ fn what_held_messages_up_is_told_apart() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// A host on which foreign programs used the share `share` of the processor time, and the share `used_share` was not
-/// idle. In every tenth interval of 0.25 s, the measured programs waited `wait_ms` for a processor.
+/// Makes the load of a host. Other programs used the fraction `share` of the processor time, and all programs
+/// `used_share`. In one of ten intervals of 0.25 s, the measured programs waited `wait_ms` for a processor.
 fn host(share: Option<f64>, used_share: f64, wait_ms: f64) -> Surroundings {
     let process = HostProcess { name: "sh".to_owned(), processes: 1, processor_s: 6.1, rss_bytes: 1, foreign: true };
     let wait = |row: u32| if row.is_multiple_of(10) { wait_ms } else { 0.01 };
@@ -425,7 +425,7 @@ fn a_busy_host_excuses_what_it_explains() {
     const OTHERS: &str = "Other programs of this host used";
     let arrives = |took: f64| Way::Arrives { lag: 0.0, took };
     let sound = || vec![arrives(0.02); 400];
-    // Every twentieth message takes `took` seconds, so this time is also the 99th percentile of the latency.
+    // 5 % of the messages take `took` seconds, so the 99th percentile of the latency is `took`, too.
     let slow = |took: f64| each(sound(), 20, arrives(took));
     let busy = |wait_ms: f64| host(Some(0.5), 0.99, wait_ms);
     let p99 = &["inbox.p99 < 100ms"][..];
@@ -503,8 +503,8 @@ fn a_busy_host_excuses_what_it_explains() {
             wrong.push(format!("{situation}: expected {outcome:?} {why:?}\n  found {verdict:?}"));
         }
     }
-    // The bench created only 63 of the 100 messages per second. Foreign programs used half of the host in the first
-    // case, which explains the rate, and only 1 % in the second case.
+    // The bench offered only 63 of the 100 messages per second that were asked for. The run is invalid if other
+    // programs took half of the host, and fails if they took only 1 %.
     for (around, outcome, why) in [
         (busy(0.0), Invalid, "The bench offered 63/s of the 100/s asked for, and these programs explain that."),
         (host(Some(0.01), 0.99, 0.0), Fail, "The bench offered 63/s of the 100/s asked for"),
@@ -522,7 +522,7 @@ fn a_busy_host_excuses_what_it_explains() {
 
 #[test]
 fn no_more_messages_are_in_transit_than_there_are() {
-    // One of the 100 messages is lost and given up after a minute, so on average about one message is in transit.
+    // The lost message is in transit until its time-out of 60 s, the others for only 1 ms, so the mean is about 1.
     let ways = each(vec![Way::Arrives { lag: 0.0, took: 0.001 }; 100], 100, Way::Lost { lag: 0.0 });
     let record = run(&ways, 1_000.0, 60.0, 1_000, &[]);
     let mean = record.mades.as_ref().unwrap().in_transit_mean;

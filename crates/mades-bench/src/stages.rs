@@ -7,15 +7,15 @@
 //! amqp       created → sent → settled → inbox
 //! tracing    created → sent → settled → replied → TRACING
 //! ```
-//! With acknowledgement documents, every mode except the last one also has the stage acknowledged
-//! at its end. A correct endpoint reports the stages in this order, but the bench does not rely on
-//! that, because events may overtake the reply.
+//! With acknowledgement documents, every mode except `tracing` has one more stage at its end:
+//! acknowledged. A correct endpoint reports the stages in this order, but the bench does not rely
+//! on that, because events may overtake the reply.
 use mailrun_measurement::Stage;
 use mailrun_process::interrupt::StopRequest;
 use std::fmt::Debug;
 use std::time::Duration;
 
-/// A stage of a message. Arrays with an entry for each stage use the number of the stage as the index.
+/// Arrays with an entry for each stage use the number of the stage as the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum MessageStage {
     Created,
@@ -30,7 +30,7 @@ pub enum MessageStage {
     Delivered,
     /// The event RECEIVED came: the message is at the receiver's application.
     Received,
-    /// The event of a tracing message came: the message has reached the receiver's endpoint.
+    /// The event TRACING or DELIVERED came for a tracing message, which only tests the route to the endpoint.
     Traced,
     /// The bench received an acknowledgement document that accepts the message.
     Acknowledged,
@@ -64,7 +64,7 @@ impl MessageStage {
         }
     }
 
-    /// Returns the name in reports and records, which for an event is the name in the API.
+    /// Returns the name in reports and records. Stages of events are spelled as in the API, for example `DELIVERED`.
     pub fn name(self) -> &'static str {
         self.stage().name()
     }
@@ -72,13 +72,13 @@ impl MessageStage {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum MadesMode {
-    /// An ECP endpoint: reply, inbox, events DELIVERED and RECEIVED
+    /// An ECP endpoint: stages reply, inbox, events DELIVERED and RECEIVED
     Endpoint,
-    /// An EDX toolbox: inbox, and the final status as reply
+    /// An EDX toolbox: stage inbox, then a reply with the final status
     Toolbox,
-    /// The broker only: into the inbox queue and out of it
+    /// The broker only: sends to the inbox queue and receives from it
     Amqp,
-    /// An ECP endpoint's connectivity test: reply and one event
+    /// An ECP endpoint's connectivity test: stages reply and event TRACING
     Tracing,
 }
 
@@ -133,8 +133,8 @@ impl MessagePath {
         }
     }
 
-    /// Returns the stage of this path that a stage of the record stands for. The stages that all protocols share have
-    /// other names here: for example, accepted means settled. The names follow
+    /// Converts a stage of the record to a stage of this path. Records also use names that all protocols share: for
+    /// example, `Accepted` stands for the stage `Settled` of a MADES run. The names follow
     /// [`mailrun_measurement::record::stage_named`].
     pub fn find(self, of: Stage) -> Option<MessageStage> {
         let own = self.stages().iter().copied().find(|stage| stage.stage() == of);
@@ -150,13 +150,13 @@ impl MessagePath {
         self.stages()[self.stages().len() - 1]
     }
 
-    /// Returns the flags of a message that has reached every stage of this path.
+    /// Returns the flags of all stages of this path. A message is complete when it has all of these flags.
     pub(super) fn complete_flags(self) -> MessageFlags {
         self.stages().iter().fold(MessageFlags::default(), |flags, stage| flags.with(*stage))
     }
 }
 
-/// Facts about a message, one bit for each, which are kept for the whole run.
+/// Facts about a message, with one bit for each fact. The bench keeps them for the whole run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct MessageFlags(u16);
 
@@ -164,7 +164,7 @@ impl MessageFlags {
     /// The broker rejected, released or modified the transfer (AMQP 1.0 §3.4).
     pub(super) const RETURNED: Self = Self(1);
     pub(super) const REFUSED: Self = Self(1 << 6);
-    /// The endpoint gave the message up: the event FAILED came, or a final status with this name.
+    /// The endpoint gave the message up, and reported FAILED in an event or as the final status.
     pub(super) const FAILED: Self = Self(1 << 7);
     /// An acknowledgement document rejects the message.
     pub(super) const DECLINED: Self = Self(1 << 9);
@@ -265,7 +265,7 @@ pub(super) fn fate(mode: MadesMode, flags: MessageFlags, wait: WaitState) -> Mad
 pub(super) fn is_finished(path: MessagePath, flags: MessageFlags) -> bool {
     let is_answered = !path.stages().contains(&MessageStage::Replied) || flags.has(MessageStage::Replied);
     let is_given_up = flags.contains(MessageFlags::REFUSED) || (flags.contains(MessageFlags::FAILED) && is_answered);
-    // After a document that rejects the message, no document that accepts it is expected.
+    // After an acknowledgement document that rejects the message, do not wait for one that accepts the message.
     let is_declined = flags.contains(MessageFlags::DECLINED);
     let reached = if is_declined { flags.with(MessageStage::Acknowledged) } else { flags };
     flags.contains(MessageFlags::RETURNED)
@@ -273,17 +273,18 @@ pub(super) fn is_finished(path: MessagePath, flags: MessageFlags) -> bool {
         || (flags.has(MessageStage::Settled) && is_given_up)
 }
 
-/// Returns true if an unreached stage is missing: it was expected, and nothing explains why it was
-/// not reached.
+/// Returns true if the message should have reached this stage but has not, and no known fact, such as a refusal,
+/// explains why.
 pub(super) fn is_missing(mode: MadesMode, flags: MessageFlags, wait: WaitState, stage: MessageStage) -> bool {
-    // No later stage is expected of a message that the broker did not confirm and nobody received.
+    // Expect later stages only of a message that the broker confirmed or that arrived, because no other message is
+    // known to have reached the broker.
     let is_owed = flags.has(MessageStage::Settled) || flags.has(mode.arrival());
     if flags.has(stage) || flags.is_refused() || wait == WaitState::Waiting || !is_owed {
         return false;
     }
     match stage {
         MessageStage::Created | MessageStage::Sent | MessageStage::Settled => false,
-        // An endpoint that sends FAILED has accepted the message, so a reply is expected.
+        // An endpoint accepts a message with a reply before it can report FAILED, so expect the reply even then.
         MessageStage::Replied => true,
         MessageStage::Inbox | MessageStage::Delivered | MessageStage::Received | MessageStage::Traced => {
             !flags.contains(MessageFlags::FAILED)

@@ -16,8 +16,8 @@ impl TimerFd {
     pub(super) fn new() -> Result<Self> {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let timer = timerfd_create(TimerfdClockId::Monotonic, flags).context("cannot create a timer")?;
-        // `AsyncFd::new` is deprecated because some types return a different descriptor at each call. `OwnedFd` always
-        // returns the same descriptor, and the replacement of `AsyncFd::new` would need unsafe code.
+        // Use `AsyncFd::new` although it is deprecated, because its replacement needs unsafe code. It was deprecated
+        // for types that return a different descriptor at each call, but `OwnedFd` always returns the same descriptor.
         #[expect(deprecated)]
         Ok(Self(AsyncFd::new(timer).context("cannot create a timer")?))
     }
@@ -31,8 +31,8 @@ impl TimerFd {
                 return;
             }
             let Ok(mut ready) = self.0.readable().await else { return };
-            // Clear the readiness without reading the timer: this loop checks the clock itself, and setting the timer
-            // again resets the count of expirations.
+            // The timer need not be read after it has expired. When the timer is set again, the kernel forgets the
+            // expiration, so the next wait does not end too early.
             ready.clear_ready();
         }
     }

@@ -1,5 +1,5 @@
-//! Tracks every message of a run, with events in any order. It knows which messages are in flight and what became of
-//! the others. It does no I/O: the caller passes the time.
+//! Tracks every message of a run, in whatever order the events about it come. It knows which messages are in flight and
+//! what became of the others. It does no I/O: the caller passes the time.
 //!
 //! ```text
 //! create ─→ in flight ─┬─ settled, replied, inbox, events ─→ finished ─┐
@@ -75,8 +75,8 @@ pub(super) struct MessageTracker {
     highest_arrived: Option<u64>,
     reordered: u64,
     recent_deliveries: [RecentDeliveries; 3],
-    /// Numbers of the messages in flight by the hash of the endpoint's ids. The map is created when an event first
-    /// names its message only by such an id.
+    /// Finds a message in flight by the id that the endpoint gave it. The key is a hash of this id, and the value is
+    /// the number of the message. The map is created when an event first names its message only by such an id.
     by_peer_id: Option<HashMap<u64, u64>>,
     /// Integral of the number of messages in flight over time in seconds, from which the mean is
     /// computed.
@@ -131,8 +131,7 @@ impl MessageTracker {
         self.next_sequence
     }
 
-    /// Returns the number of messages that finished with this fate. A message keeps the fate here even if it arrives
-    /// later.
+    /// Returns the number of messages that finished with this fate. A later arrival does not change the fate.
     pub(super) fn ended(&self, fate: MadesFate) -> u64 {
         self.ended[fate as usize]
     }
@@ -167,7 +166,7 @@ impl MessageTracker {
         (self.given_up_since_answer > 1).then(|| now.saturating_sub(since))
     }
 
-    /// Returns true if a message in flight has not arrived yet. The call stops at the first such message.
+    /// Returns true if a message in flight still has to arrive. Other messages in flight wait for a reply or an event.
     pub(super) fn awaits_arrival(&self) -> bool {
         self.in_flight.iter().any(|entry| entry.time(self.path.mode.arrival()).is_none())
     }
@@ -192,8 +191,8 @@ impl MessageTracker {
         self.reordered
     }
 
-    /// Returns the mean number of messages in flight from the first message to `now`, or to the last
-    /// message that was given up, if that was later.
+    /// Returns the mean number of messages in flight, from the first message to `now`, or to the time at which the last
+    /// message was given up if that is later.
     pub(super) fn mean_in_transit(&mut self, now: Duration) -> f64 {
         self.integrate_load(now);
         let began = self.waterfall.began().unwrap_or(now);
@@ -413,7 +412,7 @@ impl MessageTracker {
     /// Returns true if a message reaches a stage for the first time. A repeated stage counts as a
     /// duplicate unless a cut connection explains it.
     fn is_new(&mut self, sequence: u64, stage: MessageStage, queue: ReceiveQueue) -> bool {
-        // Include the stage in the mark, because several events of a message come through one queue, each of them once.
+        // Recognise a redelivery by message and stage, because one queue carries several different events of a message.
         let mark = sequence * MessageStage::ALL.len() as u64 + stage as u64;
         let deliveries = &mut self.recent_deliveries[queue as usize];
         let flags = self.history.flags(sequence);
@@ -489,8 +488,7 @@ impl MessageTracker {
         }
     }
 
-    /// Adds the time since the last call, multiplied by the number of messages in flight, to the
-    /// integral.
+    /// Adds the time since the last call, multiplied by the number of messages in flight, to `load_s`.
     fn integrate_load(&mut self, now: Duration) {
         self.load_s += self.in_flight.count() as f64 * now.saturating_sub(self.load_since).as_secs_f64();
         self.load_since = self.load_since.max(now);
@@ -849,7 +847,7 @@ mod tests {
     }
 
     proptest! {
-        /// The tracker must agree with the simple model for any order and any number of events.
+        /// After random events, `MessageTracker` must report the same counts and fates as `ReferenceModel`.
         #[test]
         fn the_books_are_those_of_a_naive_observer(
             steps in proptest::collection::vec((0_u64..40, message_event(), 0_u64..4), 1..400),

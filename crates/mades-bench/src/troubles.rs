@@ -7,11 +7,11 @@ use mailrun_text::printable::clipped;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Maximum number of combinations of kind and code that are counted separately. All others share one row.
+/// Maximum number of rows, one for each combination of error kind and code. All further errors share one row.
 const MAX_KINDS: usize = 64;
 const MAX_TEXT_CHARS: usize = 200;
 
-/// Kinds of errors. The report sorts its rows by the order of these variants.
+/// The report lists its rows of errors in the order of these variants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum TroubleKind {
     /// A connection or a link ended, or could not be opened.
@@ -33,7 +33,7 @@ pub(super) enum TroubleKind {
 
 impl TroubleKind {
     /// Kinds of errors whose codes the bench itself chooses, such as `GIVEN_UP`. The codes of all other kinds come from
-    /// a peer, which might send the same text.
+    /// a peer, and may be any text, even `GIVEN_UP`.
     pub(super) const OWN_CODES: [Self; 2] = [Self::Connection, Self::Blocked];
 
     pub(super) fn name(self) -> &'static str {
@@ -82,8 +82,8 @@ impl Troubles {
             kind.count += 1;
             kind.times.last = now;
         } else if self.counts.len() < MAX_KINDS || TroubleKind::OWN_CODES.contains(&trouble) {
-            // Errors of the bench itself get a row even beyond the limit, because `GIVEN_UP` must reach the verdict.
-            // The bench chooses the codes of these errors itself, so there are only a few such rows.
+            // Errors of the bench itself always get a row, because the row with the code `GIVEN_UP` tells the verdict
+            // why the run ended. The bench chooses the codes of its own errors, so such rows are few.
             let times = TroubleTimes { first: now, last: now };
             self.counts.insert((trouble, code), TroubleCount { text: clipped(text, MAX_TEXT_CHARS), count: 1, times });
         } else {
@@ -99,8 +99,8 @@ impl Troubles {
         self.counts.values().map(|kind| kind.count).sum::<u64>() + self.others
     }
 
-    /// Returns the kind and the code of the latest error with the first text that was recorded for both, for example
-    /// `error reply ECP-1034: no such receiver`.
+    /// Describes the latest error, for example as `error reply ECP-1034: no such receiver`, by its kind, its code and a
+    /// text. The text comes from the first error of this kind and code.
     pub(super) fn latest(&self) -> Option<String> {
         let ((trouble, code), kind) = self.counts.iter().max_by_key(|(_, kind)| kind.times.last)?;
         let name = trouble.name();
@@ -120,8 +120,8 @@ impl Troubles {
         self.counts.iter().filter(|((kind, _), _)| *kind == trouble).map(|(_, kind)| kind.count).sum()
     }
 
-    /// Returns the first and the last time of each row, in the order of `rows`. The `None` at the end is for the row of
-    /// all further errors, whose times are not kept.
+    /// Returns the times of the first and the last error for each row that `rows` returns, in the same order. The last
+    /// item is `None`, because no times are kept for the row of further errors.
     pub(super) fn times(&self) -> impl Iterator<Item = Option<TroubleTimes>> + '_ {
         self.counts.values().map(|kind| Some(kind.times)).chain(std::iter::once(None))
     }

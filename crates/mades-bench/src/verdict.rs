@@ -16,21 +16,21 @@ use mailrun_measurement::threshold::Fate;
 use mailrun_measurement::validity::{limits, warnings};
 use mailrun_text::words::{counted, grouped, listed};
 
-/// Maximum 99th percentile of the lag in milliseconds in an open loop. The lag is how long the
-/// bench itself delayed messages for which there was room among the messages in flight.
+/// Maximum 99th percentile of the lag in milliseconds in an open loop. The lag is the time by which the bench itself
+/// created messages too late although the limit of messages in flight allowed them.
 const LAG_LIMIT_MS: f64 = 10.0;
-/// If a closed loop uses more than this share of its window, the window determines the latency.
+/// If a closed loop's mean number of messages in flight reaches this share of its limit, the limit sets the latency.
 const FULL_WINDOW_SHARE: f64 = 0.9;
 
-/// If more than this share of an open loop's messages had to wait because too many were in flight, a note says so.
+/// If more than this share of an open loop's messages waited because too many were in flight, the verdict says so.
 const MAX_WAITED_SHARE: f64 = 0.01;
 
 /// A time without credit or connection explains a missed rate if it is at least this share of the load's duration. A
-/// shorter time could not make a run fall below 95 % of its rate.
+/// shorter time cannot explain a rate below 95 % of the requested one.
 const MIN_SHORTFALL_SHARE: f64 = 0.05;
 
-/// Number of consecutive messages without an answer at which the endpoint counts as stopped. Fewer messages may have
-/// been lost by chance.
+/// Number of consecutive messages without an answer at which the endpoint counts as stopped. Fewer missing answers may
+/// be due to chance.
 const MIN_UNANSWERED: u64 = 20;
 
 /// Maximum number of error codes that a sentence names, because the report lists all of them.
@@ -53,8 +53,8 @@ pub(super) fn conclude(record: &Record, mades: &Mades) -> Verdict {
         false => reason,
     }));
     reasons.extend(refusals(record, mades));
-    // If a threshold limits a fate, such as `lost`, only the threshold judges this fate, so remove the usual reason.
-    // Keep the reasons about rejected and failed messages, because `refusals` has already considered their thresholds.
+    // A threshold for a fate such as `lost` replaces the built-in rule for this fate, so remove the built-in rule's
+    // reason. Reasons for `Rejected` and `Failed` can stay, because `refusals` gives none for a fate with a threshold.
     let is_left = |cause: Cause| Fate::ALL.into_iter().any(|fate| fate.cause() == cause && has_threshold(record, fate));
     reasons.retain(|reason| matches!(reason.cause, Cause::Rejected | Cause::Failed) || !is_left(reason.cause));
     reasons.extend(threshold_reasons(record));
@@ -75,7 +75,7 @@ fn unread_queue(record: &Record, mades: &Mades) -> Option<Reason> {
     let is_silent = after.iter().all(|row| row.count == 0) && before.iter().all(|row| row.count > 0);
     let LedgerRow { rejected, expired, .. } = record.ledger;
     let is_told = rejected.unwrap_or_default() + expired.unwrap_or_default() > 0;
-    // Without an outbox, as in mode `amqp`, there is no endpoint that should read it.
+    // In mode `amqp`, no endpoint reads an outbox, so return `None`.
     let outbox = mades.queues.iter().find(|queue| queue.role == "outbox")?;
     let reader = if mades.mode == "toolbox" { "a toolbox" } else { "an endpoint" };
     (is_silent && !is_told && never_arrived(record) > 0).then(|| {
@@ -84,7 +84,7 @@ fn unread_queue(record: &Record, mades: &Mades) -> Option<Reason> {
             first.name.name(),
             outbox.name
         );
-        // If no message is lost, all missing messages still wait in the outbox, which nobody seems to read.
+        // If no message is lost, all that did not arrive wait in the outbox, so no endpoint reads the outbox.
         let cause = if record.ledger.lost > Some(0) { Cause::Lost } else { Cause::ServerGone };
         Reason::new(cause, text)
     })
@@ -96,7 +96,7 @@ fn never_arrived(record: &Record) -> u64 {
     record.ledger.lost.unwrap_or_default() + record.ledger.queued.unwrap_or_default()
 }
 
-/// Explains messages that the endpoint did not answer although it had answered others: it stopped, or it is too slow.
+/// If the endpoint answered some messages but not others, says why: the endpoint stopped, or it is too slow.
 fn unanswered(record: &Record, mades: &Mades) -> Option<Reason> {
     let queued = record.ledger.queued.unwrap_or_default();
     let last_answer_s = mades.last_answer_s?;
@@ -176,8 +176,8 @@ fn faults(record: &Record, mades: &Mades) -> Vec<Reason> {
     faults
 }
 
-/// Returns a sentence if the bench reads the wrong inbox. The sign is that nothing came out of the inbox, although
-/// later stages were reached.
+/// If the bench seems to read the wrong inbox, returns the end of the sentence about lost messages. The sign of a wrong
+/// inbox is that no message came out of it although messages reached later stages.
 fn wrong_inbox(record: &Record, mades: &Mades) -> Option<String> {
     let inbox = mades.queues.iter().find(|queue| queue.role == "inbox").filter(|_| mades.mode != "amqp")?;
     let at = record.stages.iter().position(|row| row.name == Stage::Inbox && row.count == 0)?;
@@ -185,8 +185,8 @@ fn wrong_inbox(record: &Record, mades: &Mades) -> Option<String> {
     Some(format!(" in {}, although {} came for {}: check --inbox", inbox.name, later.name.name(), grouped(later.count)))
 }
 
-/// Returns the end of the sentence about messages that never reached a stage: an explanation if the stage is
-/// `acknowledged`, otherwise only a full stop.
+/// Returns the end of the sentence about messages that never reached a stage. For the stage `acknowledged`, it says
+/// what became of the acknowledgement documents. For all other stages, it is only a full stop.
 fn missing_text(mades: &Mades, row: &StageRow) -> String {
     let is_acknowledged = row.name == Stage::Acknowledged;
     let Some(back) = mades.acknowledgements.as_ref().filter(|_| is_acknowledged) else {
@@ -219,7 +219,7 @@ fn missing_text(mades: &Mades, row: &StageRow) -> String {
     }
 }
 
-/// Returns the time in seconds without a connection, in which outages that overlap count once.
+/// Returns how many seconds the bench was without a connection. Outages that overlap count once.
 fn without_connection_s(record: &Record, mades: &Mades) -> f64 {
     let end_s = record.duration_s.max(record.offered_s.unwrap_or_default());
     let span = |outage: &MadesOutage| {
@@ -236,7 +236,7 @@ fn without_connection_s(record: &Record, mades: &Mades) -> f64 {
     })
 }
 
-/// Reports a connection that was lost for good, and how many messages that cost.
+/// Reports a connection that was lost and not restored, with the numbers of failed, missing and unsent messages.
 fn lost_connection(record: &Record, mades: &Mades) -> Option<Reason> {
     let outages = mades.outages.iter().filter(|outage| outage.to_the_end);
     let first = outages.clone().min_by(|one, other| one.began_s.total_cmp(&other.began_s))?;
@@ -295,8 +295,8 @@ fn lag_text(record: &Record) -> Option<String> {
     })
 }
 
-/// Reports a rate that was not reached. With `is_our_fault`, the bench could not offer the rate,
-/// otherwise the endpoint did not take it.
+/// Reports a rate that was not reached. If `is_our_fault` is true, the bench could not offer the rate. Otherwise the
+/// endpoint could not keep up with it.
 fn rate_validity(record: &Record, is_our_fault: bool) -> Option<Reason> {
     if let Some(market) =
         record.mades.as_ref().and_then(|mades| mades.market.as_ref()).filter(|market| market.missed > 0)
@@ -315,7 +315,7 @@ fn rate_validity(record: &Record, is_our_fault: bool) -> Option<Reason> {
     record.stage(Stage::Created).filter(|row| row.duration_s > 0.0)?;
     let sentence = match missed_rate(record, "The bench offered")? {
         // Something outside the bench, such as other programs on this host, may explain the missed rate. Also report
-        // what the bench saw, because only another run shows which of the two was the cause.
+        // what the bench saw, such as missing credit, because this may be the real cause.
         MissedRate::Excused(Reason { cause, text }) => {
             let seen = shortfall(record).map(|seen| format!(" The bench saw that {seen}.")).unwrap_or_default();
             return Some(Reason::new(cause, format!("{text}{seen}")));
@@ -327,8 +327,8 @@ fn rate_validity(record: &Record, is_our_fault: bool) -> Option<Reason> {
     Some(Reason::new(cause, format!("{sentence}{advice}")))
 }
 
-/// Completes a sentence about a missed rate with the reason why due messages could not be sent, or else with advice.
-/// Returns `None` if there is neither.
+/// Returns the end of a sentence about a missed rate: the reason why due messages could not be sent. If the reason is
+/// unknown but messages waited for room, returns advice instead, and otherwise `None`.
 fn shortfall_text(record: &Record) -> Option<String> {
     let waited_for_room = record.mades.as_ref()?.waited_for_room;
     shortfall(record).map(|seen| format!(": {seen}.")).or_else(|| {
@@ -418,13 +418,13 @@ fn notes(record: &Record, mades: &Mades) -> Vec<String> {
     add(mades.purged, &|| format!("--purge removed {} before the run.", counted(mades.purged, "message")));
     notes.extend(behind_note(record));
     notes.extend(window_note(record, mades));
-    // Hide from `warnings` that the bench fell behind its schedule, because `lag_text` has reported it.
+    // Remove the lag from the record, because `lag_text` has already reported it, and `warnings` would report it again.
     notes.extend(warnings(&Record { lag_ms: None, ..record.clone() }));
     notes
 }
 
 /// Describes messages that were refused, failed or never answered, with the error codes. What became of each of them is
-/// known, so they do not count as missing. If a threshold limits one of these counts, only the threshold judges it.
+/// known, so they do not count as missing. Leaves out rejected and failed messages for which the user set a threshold.
 fn refusals(record: &Record, mades: &Mades) -> Option<Reason> {
     if record.ledger.accepted == Some(0) {
         return Some(Reason::new(Cause::NothingAccepted, "The broker took nothing; see the errors."));
@@ -455,8 +455,8 @@ fn refusals(record: &Record, mades: &Mades) -> Option<Reason> {
     Some(Reason::new(cause, text))
 }
 
-/// Returns the most frequent error codes of these kinds in parentheses, to end a sentence. Returns
-/// an empty text if there are none.
+/// Returns a text such as ` (error reply ECP-1034 5 times)` with the most frequent errors of these kinds, or an empty
+/// text if there are none.
 fn codes_text(mades: &Mades, kinds: &[TroubleKind]) -> String {
     let is_given = |trouble: &&MadesTrouble| kinds.iter().any(|kind| kind.name() == trouble.kind);
     let mut troubles: Vec<&MadesTrouble> = mades.troubles.iter().filter(is_given).collect();
@@ -475,8 +475,8 @@ fn codes_text(mades: &Mades, kinds: &[TroubleKind]) -> String {
     if parts.is_empty() { String::new() } else { format!(" ({})", parts.join(", ")) }
 }
 
-/// Returns a note about a full window. By Little's law, the latency in a closed loop equals the
-/// number of messages in flight divided by the rate, whatever the endpoint does.
+/// Returns a note if the limits of messages in flight affected the latencies. If a closed loop always reaches its
+/// limit, the latency is this limit divided by the rate (Little's law), whatever the endpoint does.
 fn window_note(record: &Record, mades: &Mades) -> Option<String> {
     let last = record.stages.last()?;
     let is_full = mades.in_transit_mean >= FULL_WINDOW_SHARE * mades.max_in_transit as f64;
@@ -638,8 +638,8 @@ mod tests {
         let nobody = silent(|_, _| {});
         assert_eq!((nobody.why.as_str(), nobody.outcome), (sentence, Some(Outcome::Fail)), "{nobody:?}");
         for change in [
-            // The sentence must not appear if somebody answered, if the broker accepted nothing, or if there was no
-            // endpoint.
+            // Each of these changes rules out an unread outbox: a reply comes, messages are rejected, the broker
+            // accepts none, or there is no outbox.
             (|record, _| record.stages[3].count = 1) as fn(&mut Record, &mut Mades),
             |record, _| (record.ledger.lost, record.ledger.rejected) = (Some(1), Some(199_999)),
             |record, _| record.stages[2].count = 0,

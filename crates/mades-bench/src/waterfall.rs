@@ -5,8 +5,8 @@
 //! created ─0.02─ sent ─0.4─ settled ─1.1─ replied ─22.0─ inbox ─3.1─ DELIVERED ─0.1─ RECEIVED
 //! └──────────────────────────── 26.7 ms ────────────────────────────────────────┘
 //! ```
-//! An event may overtake the reply. The time between the two then counts as zero, and the record
-//! says how often this happened.
+//! A message may reach a stage before an earlier stage of the path, for example the inbox before the reply. The time
+//! between the two stages then counts as zero, and the record says how often this happened.
 use super::in_flight::InFlightEntry;
 use super::shape_stats::{Reach, Reached, ShapeStats};
 use super::stages::{MessagePath, MessageStage, RunObserver};
@@ -25,7 +25,7 @@ struct StageStats {
     /// Times from the creation of the messages to the stage, recorded only in an open loop. All other latencies of an
     /// open loop begin when the message was due.
     service: Latencies,
-    /// Time at which a message first reached the stage since the last call of `take_span`.
+    /// Time at which a message first reached the stage since the last call of `take_span`, which clears this field.
     recent_first: Option<Duration>,
 }
 
@@ -50,7 +50,7 @@ pub(super) struct Waterfall {
     /// Latencies of the messages that have reached the last stage since the last call of `take_recent`.
     recent: Latencies,
     pub(super) observer: Option<Rc<dyn RunObserver>>,
-    /// Figures for each message shape and each quarter-hour of a market's load, or `None` for any other load.
+    /// Figures for each `--shape` of the load and each quarter-hour, or `None` for a load without `--shape`.
     pub(super) shapes: Option<ShapeStats>,
     /// Set in an open loop, in which a message may be created later than it was due.
     pub(super) is_open_loop: bool,
@@ -102,8 +102,8 @@ impl Waterfall {
         self.step(entry, stage);
     }
 
-    /// Counts a message that reaches a stage. If no message has reached the stage since the last call of `take_span`,
-    /// the span that this method returns next begins at `first`.
+    /// Counts a message that reaches a stage. `first` is the time that the next call of `take_span` returns as the
+    /// start, unless another message has reached the stage since the last call.
     fn add(&mut self, sequence: u64, stage: MessageStage, first: Duration, reach: Reach) {
         let stats = &mut self.stages[stage as usize];
         stats.reached.add(reach);
@@ -172,7 +172,7 @@ impl Waterfall {
         self.stages[stage as usize].reached.arrivals.last()
     }
 
-    /// Returns the first and the last time at which the stage was reached since the last call.
+    /// Returns when the first and the last message since the previous call reached the stage. `None` if no message did.
     pub(super) fn take_span(&mut self, stage: MessageStage) -> Option<(Duration, Duration)> {
         let stats = &mut self.stages[stage as usize];
         stats.recent_first.take().zip(stats.reached.arrivals.last())
@@ -203,8 +203,8 @@ impl Waterfall {
         }
     }
 
-    /// Returns the stages as rows of the record, whose times count from `origin`. `missing` counts the messages that
-    /// lack a stage without an explanation, and `bytes_each` is the mean size of a message.
+    /// Returns a row of the record for each stage. All times in the rows count from `origin`. `missing` must return how
+    /// many messages should have reached a stage but did not. `bytes_each` is the mean size of a message.
     pub(super) fn stage_rows(
         &self,
         origin: Duration,
@@ -279,8 +279,8 @@ mod tests {
 
     #[test]
     fn every_sample_counts_in_the_median() {
-        // The median of go-mades-bench ignores samples that are below the first one (reference §1.7.1), so with the
-        // largest sample, 60 ms, in the first place, its median was 0.
+        // When go-mades-bench computes a median, it ignores all samples that are smaller than its first sample
+        // (reference §1.7.1). Here all other samples are below the first, 60 ms, so it reported 0 instead of 4 ms.
         let waterfall = run(MadesMode::Amqp, 2_000, |number| {
             let inbox = if number == 0 { 60 } else { 3 + number % 3 };
             vec![(MessageStage::Sent, 0), (MessageStage::Settled, 1), (MessageStage::Inbox, inbox)]
@@ -292,7 +292,7 @@ mod tests {
 
     #[test]
     fn a_median_is_not_a_millisecond_wide() {
-        // go-mades-bench gave a median of 1 ms for the times 1, 100 and 100 ms (reference §1.7.3).
+        // The median of these times is 100 ms. go-mades-bench wrongly reports 1 ms (reference §1.7.3).
         let waterfall =
             run(MadesMode::Amqp, 3, |number| vec![(MessageStage::Inbox, if number == 0 { 1 } else { 100 })]);
         assert!(near(waterfall.stage_rows(Duration::ZERO, 0.0, |_| 0)[3].latency_ms.unwrap().p50, 100.0));
@@ -300,8 +300,8 @@ mod tests {
 
     #[test]
     fn the_mean_does_not_freeze() {
-        // Half of the messages take 10 ms, then half take 14 ms. go-mades-bench adds (d − average)
-        // / count in whole nanoseconds, so its average stayed at 10 ms (§1.7.2).
+        // go-mades-bench adds (latency − average) / count to its average, in whole nanoseconds (§1.7.2). For a very
+        // large count, the quotient is 0, so the average no longer changes.
         let half = 100_000;
         let mut waterfall = Waterfall::new(MadesMode::Amqp.into());
         let mut entry = InFlightEntry::new(0, ms(1), ms(1));

@@ -1,14 +1,14 @@
-//! Drives the simulator. It takes messages from the outbox, asks the model what to do with each message and when, and
-//! does it. The queues are in this process or at a broker.
+//! Runs a simulated pair of endpoints, A and B. This module takes messages from A's outbox, asks the model which steps
+//! each message needs and when, and carries out these steps. The queues are in this process or at a broker.
 //!
 //! ```text
 //! outbox ──take──▶ messages ──▶ Simulator ──steps──▶ messages ──send──▶ reply, inbox, send.event,
 //!    ▲                              ▲                                   A's inbox
 //!    └────────── accept ────────────┴────────────── settled ──────────────┘
 //! ```
-//! An ECP endpoint accepts a delivery from the outbox when its reply is settled, a toolbox before
-//! it passes the message on. Messages for a full queue stay in the model, and when the model has
-//! reached its limit, no more messages are taken from the outbox.
+//! An ECP endpoint accepts a message from the outbox after the broker has settled the reply. An EDX toolbox first
+//! accepts the message, and then passes it on. Messages for a full queue wait in memory. When they reach the plan's
+//! limit, the simulator takes no more messages from the outbox.
 mod messages;
 mod queues;
 mod remote;
@@ -31,15 +31,15 @@ use std::io::{self, Write};
 use std::time::{Duration, SystemTime};
 use uuid::Uuid;
 
-/// Number of messages and steps that are processed before the tasks of the connections get a turn.
+/// Maximum number of messages and steps, such as replies, that are processed before other tasks get a turn.
 const TURN_LIMIT: usize = 256;
-/// Interval at which the watcher is called and the message log is flushed.
+/// Interval at which the simulator reports its totals to the caller's closure `watch`, and flushes the message log.
 const WATCH_INTERVAL: Duration = Duration::from_millis(250);
 
 #[derive(Debug)]
 pub enum QueueBackend {
     Embedded(MemoryQueues),
-    /// Queues at the brokers of A and B, which may be the same broker.
+    /// Queues at the brokers of the sending endpoint A and the receiving endpoint B, which may use the same broker.
     Brokers {
         /// Broker of the outbox, the replies and the events.
         a: Box<Broker>,
@@ -81,8 +81,8 @@ pub fn run<'a>(
     Box::pin(run_until(options, stop, ready, watch))
 }
 
-/// Does the work of [`run`]. Because `run` boxes this future, it is compiled once in this crate,
-/// and not again in each crate that calls `run`.
+/// [`run`] boxes the future of this function, so that the future is compiled once in this crate, and not again in each
+/// crate that calls `run`.
 async fn run_until(
     options: EndpointOptions,
     mut stop: LocalBoxFuture<'_, ()>,
@@ -116,7 +116,7 @@ async fn run_until(
 
 struct PendingMessage {
     message: OutboxMessage,
-    /// The delivery from the outbox, or `None` after it was accepted.
+    /// The delivery from the outbox, or `None` once the simulator has accepted it.
     delivery: Option<TakenDelivery>,
 }
 
@@ -130,9 +130,9 @@ struct EndpointRunner {
 }
 
 enum EndpointWait {
-    /// There is more to do, so let other tasks run, but do not wait.
+    /// Do not wait, because there is more to do, but first let other tasks run.
     Yield,
-    /// Wait for an event, but at most until this time if there is one.
+    /// Wait for an event, at most until this time. `None` means no time limit.
     Until(Option<Duration>),
 }
 
@@ -196,7 +196,7 @@ impl EndpointRunner {
                 if rest.is_zero() {
                     return tokio::task::yield_now().await;
                 }
-                // Whether the deadline or an event ended the wait does not matter, because the next turn handles both.
+                // Ignore why the wait ended, because the next turn both runs due steps and takes new messages.
                 let _ = tokio::time::timeout(rest, self.queues.changed()).await;
             }
         }
@@ -281,8 +281,8 @@ impl EndpointRunner {
         self.simulator.step_done(key, EndpointStep::Accept, (self.clock)());
     }
 
-    /// Writes the acknowledgement document of B's application. An acknowledgement document itself
-    /// gets no acknowledgement.
+    /// Writes the document with which the application at endpoint B acknowledges a message. An acknowledgement document
+    /// itself gets no acknowledgement.
     fn acknowledge(&mut self, key: MessageKey, rejects: bool) {
         let now = (self.clock)();
         let id = self.next_id();

@@ -13,8 +13,8 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Largest frame in bytes that the client accepts. A message of 1 MB, as go-mades-bench sends, fits
 /// into one frame and is then not copied.
 const MAX_FRAME_SIZE: u32 = 1024 * 1024 + 64 * 1024;
-/// Maximum size in bytes of a message on a link without a limit of its own. All incomplete messages together may take
-/// twice this size.
+/// Maximum size in bytes of a message on a link without a limit of its own. All messages of a connection that have
+/// arrived only in part may together take twice this size.
 const MAX_MESSAGE_BYTES: u64 = 64 * 1024 * 1024;
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 

@@ -5,9 +5,8 @@
 //! ReceiverLink ─── settle ──▶ │ AmqpClientState │               │ driver │ ◀──▶ socket
 //!                ◀─ arrived ─ └─────────────────┘ ◀── input ─── └────────┘
 //! ```
-//! A task that changes the state wakes the driver. Until the scheduler runs the driver, more frames
-//! may gather, and all of them leave in one system call. A task that has to wait leaves a waker in
-//! the state.
+//! A task that changes `AmqpClientState` wakes the driver to write. Until the scheduler runs the driver, more frames
+//! may gather, and all leave in one system call. A task that waits leaves its waker in the state for the driver.
 use crate::broker::Broker;
 use crate::error::{self, ConnectionFailure, Error, OpenAttempt, one_line};
 use bytes::{Buf, BytesMut};
@@ -21,8 +20,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 use tokio::sync::{Notify, oneshot};
 
-/// Maximum number of output bytes that may be pending before sending tasks have to wait. A message that counts as sent
-/// is therefore close to the socket, and not in a long queue of the client.
+/// Number of pending output bytes above which sending tasks have to wait. Without this limit, messages that count as
+/// sent could stay in the client's memory for a long time before they reach the socket.
 const PENDING_OUTPUT_LIMIT: usize = 128 << 10;
 
 #[derive(Debug)]
@@ -147,8 +146,8 @@ impl AmqpClientState {
 
     /// Writes the frames that are due into the output buffer: returned credit, and the settlements of messages.
     pub(crate) fn prepare_output(&mut self) {
-        // If the peer has asked to drain a link, return the remaining credit. All tasks that waited for credit have run
-        // since then, so no task will use it.
+        // If the peer has asked to drain a link, return the remaining credit. Every task that waited for credit has run
+        // since the peer asked, so no task needs the remaining credit.
         for slot in self.links.iter().filter(|slot| slot.role == LinkRole::Sender) {
             self.amqp.complete_drain(slot.id);
         }
@@ -187,8 +186,7 @@ impl SharedClient {
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, AmqpClientState> {
-        // Nothing under the lock can panic in the middle of a change, so the state of a poisoned
-        // lock is still valid.
+        // Nothing under the lock can panic in the middle of a change, so the state of a poisoned lock is still valid.
         lock(&self.state)
     }
 
@@ -259,8 +257,7 @@ impl SharedClient {
         self.end_with(&mut state, Error::Lost { why: "it is not driven any more".to_owned() });
     }
 
-    /// Waits until the connection is open. The connection may already have ended again when this
-    /// returns.
+    /// Waits until the connection is open. The connection may already have ended again when this returns.
     pub(crate) async fn opened(&self) -> Result<(), Error> {
         self.until(|state| match &state.end {
             _ if state.is_opened => Some(Ok(())),
@@ -295,8 +292,7 @@ impl SharedClient {
         error
     }
 
-    /// Asks the broker to end the connection. If the connection has already ended, returns the
-    /// reason as an error.
+    /// Asks the broker to end the connection. If the connection has already ended, returns the reason as an error.
     pub(crate) fn close(&self) -> Result<(), Error> {
         let mut state = self.state();
         if let Some(end) = &state.end {
@@ -305,7 +301,7 @@ impl SharedClient {
         state.is_closing = true;
         state.amqp.close(None);
         if state.amqp.is_closed() {
-            // End the connection now, because it was never open, so the broker will not answer the close.
+            // The broker has not sent its AMQP header yet, so do not wait until it answers the close.
             self.end_with(&mut state, Error::Lost { why: "it was closed".to_owned() });
         }
         state.wake_driver();
@@ -355,7 +351,7 @@ impl SharedClient {
     }
 
     /// Waits for the broker's answer to the attach, and returns the largest message in bytes that the broker accepts.
-    /// The link may have ended by then, because a link with unread messages counts as attached.
+    /// Succeeds even after the link has ended, as long as messages that arrived over it are unread.
     pub(crate) fn poll_attached(&self, id: LinkId, context: &Context<'_>) -> Poll<Result<Option<u64>, Error>> {
         let mut state = self.state();
         let is_attached = |slot: &&mut LinkSlot| slot.phase == LinkPhase::Attached || !slot.arrived.is_empty();
@@ -453,8 +449,7 @@ impl SharedClient {
         state.attached(id).err().map(Err)
     }
 
-    /// Settles a message, unless the sender expects no answer, and gives the broker credit for
-    /// another message.
+    /// Settles a message, unless the sender expects no answer, and gives the broker credit for another message.
     pub(crate) fn settle(
         &self,
         id: LinkId,

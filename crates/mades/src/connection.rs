@@ -9,7 +9,7 @@ use crate::stream;
 use mailrun_amqp::PeerProduct;
 use std::sync::Arc;
 
-/// An open connection. Dropping it closes the connection, without waiting for the broker's answer.
+/// An open connection, which is closed when it is dropped, without waiting for the broker's answer.
 #[derive(Debug)]
 pub struct Connection {
     client: Arc<SharedClient>,
@@ -24,12 +24,11 @@ impl Drop for Connection {
 }
 
 impl Connection {
-    /// Connects, starts TLS if the URL asks for it, authenticates, and opens the connection. The
-    /// caller must be on a tokio runtime with IO and time, because a task on it drives the
-    /// connection.
+    /// Connects, starts TLS if the URL asks for it, authenticates, and opens the connection. The caller must be on a
+    /// tokio runtime with IO and time, because a task on it drives the connection.
     ///
     /// # Errors
-    /// Fails if one of these steps fails or takes too long. No error contains the password of the URL.
+    /// Fails if connecting, TLS, login or opening fails or takes too long. No error contains the password of the URL.
     pub async fn open(broker: &Broker) -> Result<Self, Error> {
         let broker = Arc::new(broker.clone());
         let login = broker.login()?;
@@ -51,8 +50,7 @@ impl Connection {
     /// Opens a link that sends messages to a queue, in a session of its own.
     ///
     /// # Errors
-    /// Fails if the queue does not exist, if access is denied, or if the broker does not answer in
-    /// time.
+    /// Fails if the queue does not exist, if access is denied, or if the broker does not answer in time.
     pub async fn attach_sender(&mut self, plan: &SenderOptions) -> Result<SenderLink, Error> {
         let name = self.link_name(&plan.queue);
         let attach = SenderLink::attach(Arc::clone(&self.client), Arc::clone(&self.broker), plan, &name);

@@ -1,9 +1,8 @@
-//! The driver of a client's connection. It reads and writes the stream and watches the deadlines of
-//! the connection, but decides nothing else.
+//! Drives a client's connection: reads and writes the stream, and watches the deadlines of the connection.
 //!
-//! In each pass, it writes the output that has gathered and reads the available input. The input
-//! makes tasks runnable, and their output is written in the next pass with one system call. The
-//! driver continues to read while a write would block.
+//! In each pass, the driver writes the output that has gathered and reads the available input. The input makes tasks
+//! runnable, and their output is written in the next pass with one system call. If the socket takes no more output, the
+//! driver still reads input.
 use crate::client_state::{AmqpClientState, SharedClient};
 use crate::error::ConnectionFailure;
 use bytes::{Buf, BytesMut};
@@ -22,7 +21,7 @@ const MAX_SLICES: usize = 64;
 /// Reading pauses while more bytes than this wait to be written, so that a peer that sends but does
 /// not read cannot use up the memory.
 const READ_PAUSE_BYTES: usize = 4 << 20;
-/// Time for writing the rest of the output after the connection has ended or its owners are gone.
+/// Time for writing the rest of the output after the connection has ended or the client has begun to close it.
 const LINGER_TIMEOUT: Duration = Duration::from_secs(5);
 const MIN_TIMER_DELAY: Duration = Duration::from_millis(1);
 
@@ -45,7 +44,7 @@ struct ConnectionDriver<Io> {
     idle_timeout: Duration,
     read_at: Instant,
     wrote_at: Instant,
-    /// Set if the stream holds no written bytes back. TLS may hold bytes back until it is flushed.
+    /// Set if the stream has passed all written bytes to the socket. TLS may keep bytes back until it is flushed.
     is_flushed: bool,
     timer: Pin<Box<Sleep>>,
     /// Interval at which heartbeats are sent. It is known only when the connection is open, because it depends on the
@@ -77,7 +76,7 @@ impl<Io: AsyncRead + AsyncWrite + Unpin> ConnectionDriver<Io> {
         }
     }
 
-    /// Does one pass of writing and reading. Ready when the connection has ended and all output is flushed.
+    /// Makes one pass of writing and reading. Returns `Ready` when the connection has ended and all output is flushed.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let client = Arc::clone(&self.client);
         let mut state = client.state();
@@ -130,7 +129,7 @@ impl<Io: AsyncRead + AsyncWrite + Unpin> ConnectionDriver<Io> {
                 Poll::Ready(Ok(())) => {
                     self.read_at = Instant::now();
                     self.client.process(state, &mut self.input);
-                    // Wake this task at once, because it writes the answers to this input only when it is polled again.
+                    // Wake this task, so that its next `poll` writes the answers to the received input.
                     context.waker().wake_by_ref();
                 }
                 Poll::Ready(Err(error)) => self.client.end(state, &ConnectionFailure::Io(error)),
@@ -154,9 +153,8 @@ impl<Io: AsyncRead + AsyncWrite + Unpin> ConnectionDriver<Io> {
         Poll::Ready(Ok(()))
     }
 
-    /// Sends a heartbeat when one is due, and ends the connection when the peer was silent for too
-    /// long. Ready when the connection has ended and its output is written, or cannot be written in
-    /// time.
+    /// Sends a heartbeat when one is due, and ends the connection when the peer was silent for too long. Returns
+    /// `Ready` when the connection has ended and its output is written, or when the time for writing it is over.
     fn keep_times(&mut self, state: &mut AmqpClientState, context: &mut Context<'_>) -> Poll<()> {
         if state.is_over() && !state.amqp().output().has_remaining() && self.is_flushed {
             return Poll::Ready(());
@@ -180,7 +178,7 @@ impl<Io: AsyncRead + AsyncWrite + Unpin> ConnectionDriver<Io> {
             }
             let next = self.on_timer(state, now);
             self.timer.as_mut().reset(self.linger_deadline.map_or(next, |deadline| deadline.min(next)));
-            // Wake this task at once, because it writes the frames that are due only when it is polled again.
+            // Wake this task, so that its next `poll` writes what `on_timer` has added, for example a heartbeat.
             context.waker().wake_by_ref();
         }
         Poll::Pending

@@ -1,5 +1,4 @@
-//! Errors of a connection to a broker. Errors that need different reactions have different
-//! variants.
+//! Errors of a connection to a broker. Errors that need different reactions have different variants.
 use mailrun_amqp::{ConnectionError, LoginError, PeerError, Scope, SessionRefused, Violation};
 use mailrun_tls_verify::Remedies;
 use std::io;
@@ -9,7 +8,7 @@ use std::time::Duration;
 pub(crate) const REMEDIES: Remedies =
     Remedies { trust: "--cacert FILE", name: "--tls-name NAME", insecure: "--insecure" };
 
-/// An error of a connection to a broker. Each text says what the user can do, and no text contains a password.
+/// Each error text says what the user can do, and none contains a password.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// The caller asked for something impossible, for example SASL EXTERNAL without TLS.
@@ -35,14 +34,14 @@ pub enum Error {
     TlsPeer { address: String },
     #[error("{address}: {why}")]
     Untrusted { address: String, why: String },
-    /// The peer wants a certificate from the client, or rejects the certificate that it got.
+    /// The peer demands a certificate from the client, or rejects the certificate that the client sent.
     #[error("{address} rejected the TLS handshake of this client: {why}")]
     NotTrusted { address: String, why: String },
     #[error("{address} does not speak AMQP 1.0: it answers {found}")]
     NotAmqp { address: String, found: String },
     #[error("the queue {queue} does not exist; create it, or check --prefix ({why})")]
     MissingQueue { queue: String, why: String },
-    /// A queue that should be emptied gets new messages as fast as they are removed.
+    /// The client cannot empty a queue, because new messages arrive as fast as it removes them.
     #[error(
         "{queue} is not empty after {} s, in which {removed} messages were removed: others send to it; stop them, or use \
          another queue", .after.as_secs_f64()
@@ -86,15 +85,13 @@ pub(crate) fn describe(error: &PeerError) -> String {
     one_line(&error.to_string())
 }
 
-/// Makes a text of a peer safe for a terminal: on one line, without control characters, and of
-/// limited length.
+/// Makes a text of a peer safe for a terminal: on one line, without control characters, and of limited length.
 pub(crate) fn one_line(text: &str) -> String {
     const SHOWN_CHARACTERS: usize = 300;
     text.chars().take(SHOWN_CHARACTERS).map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// Returns the error for a link to `queue` that the broker ended, alone or together with its
-/// session.
+/// Returns the error for a link to `queue` that the broker ended, alone or together with its session.
 pub(crate) fn of_detach(queue: &str, scope: Scope, error: &PeerError) -> Error {
     let queue = queue.to_owned();
     let why = describe(error);
@@ -110,14 +107,14 @@ pub(crate) fn of_detach(queue: &str, scope: Scope, error: &PeerError) -> Error {
     }
 }
 
-/// Returns the error for a link that the broker refuses without a reason: it answers the attach without a node, and its
-/// detach, which could give the reason, contains no error (AMQP 1.0 part 2 §2.6.3).
+/// Returns the error for a link that the broker refuses without a reason. Such a broker answers the attach without a
+/// node, and then sends a detach without an error (AMQP 1.0 part 2 §2.6.3).
 pub(crate) fn of_refusal(queue: &str) -> Error {
     Error::MissingQueue { queue: queue.to_owned(), why: "the broker rejected the link without a reason".to_owned() }
 }
 
-/// Returns the error for a link to `queue` that the client ended, alone or with its session,
-/// because the broker violated a rule or a limit.
+/// Returns the error for a link to `queue` that the client ended because the broker violated a rule or a limit. `scope`
+/// says whether the client ended only this link or the link's whole session.
 pub(crate) fn of_violation(queue: &str, message_limit: u64, scope: Scope, violation: &Violation) -> Error {
     match violation.condition {
         Violation::MESSAGE_SIZE => Error::Oversized { queue: queue.to_owned(), limit: message_limit },
@@ -252,8 +249,7 @@ pub(crate) fn of_first_bytes(address: &str, greeting: &[u8]) -> Option<Error> {
     let address = address.to_owned();
     match greeting {
         [] => None,
-        // The bytes are a TLS alert or handshake record, with which a TLS server answers plain
-        // text.
+        // The bytes are a TLS alert or handshake record, with which a TLS server answers plain text.
         [0x15 | 0x16, 0x03, ..] => Some(Error::TlsPeer { address }),
         greeting if greeting.starts_with(&b"AMQP"[..greeting.len().min(4)]) => None,
         greeting => Some(Error::NotAmqp { address, found: shown(greeting) }),

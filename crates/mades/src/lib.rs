@@ -1,5 +1,4 @@
-//! MADES over AMQP 1.0: the Business Application API of ECP and EDX, and the client side of its
-//! queues.
+//! MADES over AMQP 1.0: the Business Application API of ECP and EDX, and the client side of its queues.
 //!
 //! ```
 //! use mailrun_mades::api::{OutgoingProperties, Submission, payload};

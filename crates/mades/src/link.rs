@@ -1,4 +1,4 @@
-//! The common parts of sender and receiver links. Each link has its own session, which ends with
+//! Attaches and ends links, in the same way for senders and receivers. Each link has its own session, which ends with
 //! the link.
 use crate::broker::Broker;
 use crate::client_state::{LinkPlan, SharedClient};
@@ -6,8 +6,7 @@ use crate::error::Error;
 use mailrun_amqp::{LinkId, SessionId};
 use std::sync::Arc;
 
-/// Node capabilities that go-mades-bench requests: the "QPID broker capabilities" of older ECP
-/// versions.
+/// Node capabilities that go-mades-bench requests: the "QPID broker capabilities" of older ECP versions.
 pub(crate) const CAPABILITIES: [&str; 4] = ["create-on-demand", "durable", "shared", "queue"];
 
 #[derive(Debug)]

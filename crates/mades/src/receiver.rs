@@ -1,5 +1,5 @@
-//! A link that receives messages from a queue. Messages are settled one by one, but a disposition
-//! frame settles a whole range of them.
+//! A link that receives messages from a queue. The caller settles messages one by one, and the
+//! client combines consecutive settlements in one disposition frame.
 use crate::api::DecodedMessage;
 use crate::broker::Broker;
 use crate::client_state::{ArrivedMessage, LinkPlan, SettlementSender, SharedClient};
@@ -26,9 +26,10 @@ impl ReceiverOptions {
     }
 }
 
-/// Allows its owner to settle a delivery once. If the handle is never used, the broker keeps the message for this
-/// client until the link ends, and then gives it to another consumer. A client can hold a message of another sender in
-/// this way, because the broker would deliver it again at once if it were released.
+/// A handle settles one delivery and can be used only once. If a client never uses the handle, the broker reserves the
+/// message for this client until the link ends, and then gives it to another consumer. A client can therefore put aside
+/// a message that it does not want. If the client released the message instead, the broker would deliver it again at
+/// once.
 #[derive(Debug)]
 pub struct DeliveryHandle {
     delivery: u32,
@@ -93,7 +94,7 @@ impl ReceiverLink {
     ///
     /// # Errors
     /// Fails if the link or the connection has ended. If the peer violates the protocol, the
-    /// connection ends at once. A message that cannot be decoded is no error.
+    /// connection ends at once. A message that cannot be decoded is returned and is no error.
     pub async fn next(&mut self) -> Result<IncomingDelivery, Error> {
         Ok(decode(self.next_encoded().await?))
     }
@@ -112,8 +113,8 @@ impl ReceiverLink {
         Some(self.link.client.take_arrived(self.link.id)?.map(encoded).map(decode))
     }
 
-    /// Takes responsibility for a message. The settlement is written when the scheduler next runs the connection's
-    /// driver, together with other settlements.
+    /// Accepts a message, so that the broker can remove it from the queue. The settlement is written when the scheduler
+    /// next runs the connection's driver, together with other settlements.
     ///
     /// # Errors
     /// Fails if the link or the connection has ended.
@@ -137,7 +138,7 @@ impl ReceiverLink {
         self.settle_with(handle, |amqp, id, delivery| amqp.reject(id, delivery, condition, description))
     }
 
-    /// Returns a message to the queue and counts a failed delivery, because its processing failed here.
+    /// Returns a message that the caller could not process to the queue, and makes the broker count a failed delivery.
     ///
     /// # Errors
     /// Fails if the link or the connection has ended.

@@ -62,8 +62,7 @@ impl SenderLink {
     /// time limit of its own, so the caller must set one.
     ///
     /// # Errors
-    /// Fails if the message exceeds the limit of the queue, or if the link or the connection has
-    /// ended.
+    /// Fails if the message exceeds the limit of the queue, or if the link or the connection has ended.
     pub async fn send(&mut self, message: &AmqpMessage) -> Result<DispositionFuture, Error> {
         self.send_with(message.bytes(), |amqp, id, sender| {
             amqp.send_parts(id, &message.sections, message.payload.clone(), sender);

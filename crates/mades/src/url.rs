@@ -38,7 +38,7 @@ pub enum UrlError {
     Malformed(String),
     #[error("{0}:// is not supported: use amqp:// or amqps://")]
     Scheme(String),
-    /// The URL goes on after host and port, for example with a path.
+    /// The URL has another part after host and port, for example a path.
     #[error("a broker URL must end after the port")]
     Excess,
     /// The user or the password is not UTF-8 after percent-decoding.

@@ -3,7 +3,7 @@ use quick_xml::events::{BytesRef, BytesText, Event};
 use quick_xml::reader::Reader;
 use std::borrow::Cow;
 
-/// Number of bytes at the start of a document in which the XML declaration is searched. A longer one is ignored.
+/// Number of bytes at the start of a document in which the XML declaration must end. A longer declaration is ignored.
 const DECLARATION_BYTES: usize = 200;
 
 /// Returns true if the document is UTF-16, with a byte order mark or without one.
@@ -11,8 +11,8 @@ pub fn is_utf16(octets: &[u8]) -> bool {
     byte_order(octets).is_some()
 }
 
-/// Recognises UTF-16 by the first bytes of a document (XML 1.0, appendix F). Returns the function that makes a code
-/// unit of two bytes, or `None` for any other encoding.
+/// Recognises UTF-16 by the first bytes of a document (XML 1.0, appendix F). Returns the function that converts two
+/// bytes to a code unit, or `None` for any other encoding.
 fn byte_order(octets: &[u8]) -> Option<fn([u8; 2]) -> u16> {
     match octets {
         [0xfe, 0xff, ..] | [0, b'<', ..] => Some(u16::from_be_bytes),

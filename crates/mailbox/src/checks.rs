@@ -7,7 +7,7 @@ use mailrun_sasl::{Credentials, Mechanism, Mechanisms};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Time that every call to a session gets. It never advances, so that no timeout of a session expires.
+/// Current time that the checks pass to every method of a session. It never advances, so that no timeout expires.
 const NOW: Duration = Duration::from_secs(1000);
 
 /// Everything that a session did with its input, so that two sessions can be compared.
@@ -27,7 +27,7 @@ pub fn options() -> WatchOptions {
 }
 
 /// Returns credentials for every password mechanism except SCRAM. In SCRAM, the server chooses the number of hash
-/// iterations, so the input could demand any amount of work.
+/// iterations. Fuzz input, which acts as the server, could therefore demand any amount of work.
 pub fn identity() -> (Credentials, mailrun_sasl::Nonce) {
     let simple = Mechanisms::NONE.with(Mechanism::Plain).with(Mechanism::Login).with(Mechanism::CramMd5);
     (Credentials::new("user", "pencil").by(simple), [7; 18])
@@ -103,8 +103,8 @@ fn check_url(input: &[u8]) {
     assert_eq!(written.parse(), Ok(url), "{written}");
 }
 
-/// Checks a session or a URL with any input. The first byte selects the options, and whether the rest is a URL, an IMAP
-/// server's output or a POP3 server's output.
+/// Passes the bytes of a fuzz target to the URL parser, to an IMAP session or to POP3 sessions. The first byte selects
+/// one of these three and its options. The other bytes are its input.
 pub fn check(data: &[u8]) {
     let Some((&choice, input)) = data.split_first() else { return };
     if choice & 16 > 0 {
@@ -124,8 +124,8 @@ pub fn check(data: &[u8]) {
         return;
     }
     let position = (choice & 8 > 0).then(|| Position::new(7, 12));
-    // Compare the results only without STARTTLS: a session discards the bytes that arrive together with the permission
-    // to start TLS, and their number depends on how the input was divided.
+    // The input in one piece and byte by byte must give equal results, except with STARTTLS. Such a session discards
+    // all bytes that arrive in the same piece as the server's permission to start TLS.
     let whole = imap(&options, position.clone(), &mut std::iter::once(input));
     let cut = imap(&options, position, &mut input.chunks(1));
     if !options.starts_tls {

@@ -47,14 +47,14 @@ pub struct Position {
     validity: u32,
     /// Messages with lower UIDs are not reported, because they have been reported or are older than the first session.
     next_uid: u32,
-    /// UIDs from `next_uid` on that have been reported. They can have gaps, because servers choose the order.
+    /// UIDs from `next_uid` on that were reported. They can have gaps, because servers send messages in any order.
     reported: BTreeSet<u32>,
     /// Messages that the driver wants to delete and that the server has not deleted yet.
     to_delete: BTreeSet<u32>,
 }
 
 impl Position {
-    /// Creates the position of a mailbox in which the messages with UIDs from `next_uid` on are new.
+    /// Creates a position that lets a session report the messages with UIDs from `next_uid` on, and no older messages.
     pub fn new(validity: u32, next_uid: u32) -> Self {
         Self { validity, next_uid, ..Self::default() }
     }
@@ -91,7 +91,7 @@ enum Waiting {
     IdleStart,
     Idle,
     IdleEnd,
-    /// The session does not use IDLE, and waits until it sends the next NOOP.
+    /// Without IDLE, the session pauses before it asks for new messages with the next NOOP.
     Pause,
     Noop,
     Flag,
@@ -119,7 +119,7 @@ pub struct ImapSession {
     options: Arc<WatchOptions>,
     identity: Identity,
     folder: String,
-    /// Set if messages may be deleted. The mailbox is then opened with SELECT instead of EXAMINE.
+    /// Set if the driver may call `delete`. The mailbox is then opened with SELECT instead of EXAMINE.
     deletes: bool,
     is_encrypted: bool,
     client: Client,
@@ -130,8 +130,8 @@ pub struct ImapSession {
     offer: Option<Offer>,
     exchange: Option<ClientExchange>,
     position: Position,
-    /// Set once `position` is known. A session that begins without a position skips the messages that are already
-    /// there, unless the options ask for them.
+    /// Set if `position` is valid: it comes from the last session, or this session has opened the mailbox. A session
+    /// that begins without a position skips the messages that are already there, unless the options ask for them.
     has_position: bool,
     /// UIDVALIDITY and UIDNEXT from the server's answer to SELECT or EXAMINE.
     opened: Position,
@@ -142,7 +142,7 @@ pub struct ImapSession {
     /// Number of bytes since the last complete response, limited so that an endless response cannot use up memory.
     unparsed: usize,
     deleting: Vec<NonZeroU32>,
-    /// Earliest time of the next deletion, which lies in the future after the server has refused one.
+    /// Time before which the session deletes nothing. Lies in the future only after the server refused a deletion.
     deletes_from: Duration,
     is_watching: bool,
 }
@@ -203,9 +203,10 @@ impl ImapSession {
         self.deadline
     }
 
-    /// Asks for the deletion of a message that was reported. The session deletes it as soon as it has nothing to fetch.
-    /// If the session is waiting for mail, its deadline moves forward, so that the driver calls `tick` early enough. A
-    /// deletion that fails is tried again, also by the next session if the connection breaks.
+    /// Asks for the deletion of a message that was reported. The session deletes the message as soon as no other
+    /// message waits to be fetched. If the session is waiting for mail, its deadline becomes earlier, so that the
+    /// driver calls `tick` in time. A deletion that fails is tried again, also by the next session if the connection
+    /// breaks.
     pub fn delete(&mut self, uid: u32) {
         if self.deletes && self.position.to_delete.len() < self.options.messages {
             self.position.to_delete.insert(uid);
@@ -219,8 +220,8 @@ impl ImapSession {
         !self.position.to_delete.is_empty() && now >= self.deletes_from
     }
 
-    /// Processes input from the server. Output for the server is appended to `out`, and reports for the driver to
-    /// `events`.
+    /// Processes bytes that the driver has received from the server. Output for the server is appended to `out`, and
+    /// reports for the driver to `events`.
     ///
     /// # Errors
     /// Returns a [`SessionError`] if the session must end, for example because the server refused the login.
@@ -267,8 +268,8 @@ impl ImapSession {
         events: &mut Vec<Event>,
     ) -> Result<(), SessionError> {
         if self.waiting == Waiting::TlsStarted {
-            // Discard the client and its capabilities, because an attacker may have changed the output before TLS (RFC
-            // 3501 §6.2.1).
+            // Start with a new client and forget the capabilities, because an attacker may have altered what the server
+            // sent before TLS (RFC 3501 §6.2.1).
             self.client = client(&self.options, true);
             self.is_encrypted = true;
             self.offer = None;
@@ -294,7 +295,7 @@ impl ImapSession {
     }
 
     /// Returns true for an untagged response that the parser does not know, because servers send responses of
-    /// extensions unasked. Returns false for a FETCH response, because a message would be missing.
+    /// extensions unasked. Returns false for a FETCH response, because ignoring it would lose a message.
     fn may_ignore(&self, error: &Error) -> bool {
         let Error::MalformedMessage { discarded_bytes } = error else { return false };
         let bytes = discarded_bytes.declassify();
@@ -336,7 +337,7 @@ impl ImapSession {
             ClientEvent::ContinuationRequestReceived { .. } => {
                 Err(self.violation("it asks to continue where nothing is to continue".to_owned()))
             }
-            // Unreachable: the first `match` returns for the greeting and for events about sent commands.
+            // Unreachable, because the first `match` has already handled these events.
             ClientEvent::GreetingReceived { .. }
             | ClientEvent::CommandSent { .. }
             | ClientEvent::AuthenticateStarted { .. }
@@ -369,7 +370,7 @@ impl ImapSession {
         self.options.starts_tls && !self.is_encrypted
     }
 
-    /// Calls `next` if the capabilities are known. Otherwise asks for them, and continues according to `waiting`.
+    /// Calls `next` if the capabilities are known. Otherwise asks the server for them, and enters the state `waiting`.
     fn offer_or_ask(&mut self, waiting: Waiting, now: Duration, next: fn(&mut Self, Duration)) {
         if self.offer.is_some() {
             next(self, now);
@@ -445,8 +446,7 @@ impl ImapSession {
     }
 
     fn open(&mut self, now: Duration) {
-        // Discard earlier announcements: without an open mailbox, no messages exist, and TLS may not have protected
-        // them.
+        // Discard message counts that the server sent before a mailbox was open. An attacker may have added them.
         self.opened = Position::default();
         self.exists = 0;
         self.announcements.clear();
@@ -510,7 +510,7 @@ impl ImapSession {
             return Ok(());
         }
         if self.waiting == Waiting::Login {
-            // A server may offer other capabilities after the login (RFC 3501 §6.1.1).
+            // Forget the capabilities, because a server may offer others after the login (RFC 3501 §6.1.1).
             self.offer = None;
         }
         self.note_code(body.code.as_ref());
@@ -565,8 +565,8 @@ impl ImapSession {
             return Err(self.violation("it did not tell both UIDNEXT and UIDVALIDITY".to_owned()));
         }
         let opened = std::mem::take(&mut self.opened);
-        // Messages that the server announced while it opened the mailbox arrived before this session. The first session
-        // of a mailbox skips them by default, and later sessions fetch those that arrived between two sessions.
+        // By default, the first session of a mailbox skips the messages that are already there. Later sessions fetch
+        // those that arrived between two sessions.
         let is_first = !self.has_position;
         let renumbered = !is_first && self.position.validity != opened.validity;
         let skips = is_first && !self.options.existing;
@@ -575,7 +575,8 @@ impl ImapSession {
             self.has_position = true;
         }
         if skips || renumbered {
-            // Store the new UIDVALIDITY although the change ends this session, so that the next session works.
+            // If the server has changed the UIDVALIDITY, this session ends with an error. Store the new UIDVALIDITY, so
+            // that the next session does not end for the same reason.
             let before = std::mem::replace(&mut self.position, opened);
             self.has_position = true;
             if renumbered {
@@ -634,8 +635,8 @@ impl ImapSession {
         }
     }
 
-    /// Moves `next_uid` behind the messages of a complete fetch. The UIDs in `reported` are then no longer needed,
-    /// because all messages up to the last of them have been reported.
+    /// After a complete fetch, sets `next_uid` to the UID after the last reported message. The UIDs in `reported` are
+    /// then no longer needed, because all messages up to the last of them have been reported.
     fn fetched(&mut self) {
         if let Some(last) = self.position.reported.last() {
             self.position.next_uid = self.position.next_uid.max(last.saturating_add(1));

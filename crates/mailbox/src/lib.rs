@@ -1,5 +1,5 @@
-//! Watches a mailbox without doing I/O. The driver passes in the server's bytes and the time, and gets new messages and
-//! the bytes to send. The crate uses no socket, no clock and no source of randomness.
+//! Watches a mailbox over IMAP or POP3. All I/O is left to a driver, which passes in the server's bytes and the time,
+//! and gets new messages and the bytes to send. The crate uses no socket, no clock and no source of randomness.
 //!
 //! | file | what it does |
 //! |---|---|
@@ -8,13 +8,13 @@
 //! | `imap` | a session of IMAP4rev1 (RFC 3501) that waits with IDLE (RFC 2177) or NOOP |
 //! | `pop` | a short session of POP3 (RFC 1939) that lists what is new and ends |
 //!
-//! A session never changes the mailbox, unless it is told to delete messages of a run: it opens the
-//! mailbox with EXAMINE and fetches with BODY.PEEK, so no flag is set. What a session has already
-//! reported is in a [`Position`](imap::Position) or a [`Listing`](pop::Listing), with which the next
-//! session continues after the connection has broken.
+//! A session never changes the mailbox, unless it is told to delete messages of a run: it opens the mailbox with
+//! EXAMINE and fetches with BODY.PEEK, so no flag is set. A [`Position`](imap::Position) or a [`Listing`](pop::Listing)
+//! records which messages a session has reported. If the connection breaks, the next session continues from this
+//! record.
 //!
-//! A server may be hostile. A line, a response, a message and a list of messages have limits, and a server that exceeds
-//! them ends the session with a [`SessionError`].
+//! A hostile server cannot use up memory: a line, a response, a message and a list of messages have size limits. If the
+//! server exceeds a limit, the session ends with a [`SessionError`].
 #[cfg(any(test, feature = "checks"))]
 #[doc(hidden)]
 pub mod checks;

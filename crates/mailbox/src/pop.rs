@@ -20,26 +20,29 @@ const MAX_LINE_BYTES: usize = MAX_RESPONSE_BYTES;
 /// Maximum length of a unique identifier (RFC 1939 §7).
 const MAX_ID_BYTES: usize = 70;
 
-/// What a session knows of the messages in the mailbox, by their unique identifiers, for the next session.
+/// Unique identifiers of the messages that were reported or must be deleted, so that the next session can continue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listing {
-    /// Messages that were there at first or have been reported. The next session reports all other messages.
+    /// Messages that the next session does not report, because they have been reported already or were in the mailbox
+    /// before the first session.
     known: HashSet<Box<[u8]>>,
-    /// Messages that the driver wants to delete and that the server has not deleted yet. A server undoes the deletions
-    /// of a session that breaks before QUIT, so a message leaves this set only after QUIT or when it is not listed.
+    /// Messages that the driver wants to delete and that the server has not deleted yet. A server undoes deletions if
+    /// the session breaks before QUIT, so a message stays in this set until QUIT succeeds or the server no longer lists
+    /// it.
     to_delete: HashSet<Box<[u8]>>,
-    /// Messages that the server has refused to send, with its explanation. Only the next list shows whether another
-    /// session had deleted them.
+    /// Messages that the server has refused to send, with its explanation. Another client may have deleted them, but
+    /// only the next list shows whether they are gone.
     refused: BTreeMap<Box<[u8]>, String>,
 }
 
 impl Listing {
-    /// Forgets the messages that are gone, so that the sets do not grow. Reports the refusals of messages that are not.
+    /// Forgets messages that the server no longer lists, so that the sets do not grow. If the server still lists a
+    /// message that it refused to send, reports the refusal.
     fn compare(&mut self, listed: &HashSet<Box<[u8]>>, events: &mut Vec<Event>) {
         self.known.retain(|id| listed.contains(id));
         let wanted = self.to_delete.len();
         self.to_delete.retain(|id| listed.contains(id));
-        // For example, the connection broke after QUIT, so the server deleted these messages without an answer.
+        // The server deleted these messages without an answer, for example because the connection broke after QUIT.
         let deleted = (wanted - self.to_delete.len()) as u64;
         if deleted > 0 {
             events.push(Event::Deleted(deleted));
@@ -119,7 +122,7 @@ pub struct PopSession {
     line: Vec<u8>,
     offer: Offer,
     exchange: Option<ClientExchange>,
-    /// What earlier sessions knew of the mailbox, or `None` in its first session until the mailbox is listed.
+    /// Record of earlier sessions. In a first session, it may be `None` until the server has listed the mailbox.
     listing: Option<Listing>,
     listed: HashSet<Box<[u8]>>,
     new: VecDeque<NewMessage>,
@@ -132,8 +135,8 @@ pub struct PopSession {
 }
 
 impl PopSession {
-    /// Creates a session on a new connection. `listing` comes from the last session's [`PopSession::into_listing`]. If
-    /// it is `None`, messages that are already there are skipped, unless the options ask for them.
+    /// Creates a session that expects the greeting first. `listing` comes from the last session's
+    /// [`PopSession::into_listing`]. If it is `None`, existing messages are skipped, unless the options ask for them.
     pub fn new(
         options: Arc<WatchOptions>,
         (credentials, nonce): (Credentials, Nonce),
@@ -161,8 +164,8 @@ impl PopSession {
         }
     }
 
-    /// Ends the session, and returns what the next session must know of the messages. Returns `None` if the mailbox has
-    /// never been listed.
+    /// Ends the session, and returns which messages it has reported or still has to delete, so that the next session
+    /// can continue. Returns `None` if the mailbox has never been listed.
     pub fn into_listing(self) -> Option<Listing> {
         self.listing
     }
@@ -178,12 +181,12 @@ impl PopSession {
         self.deadline
     }
 
-    /// Processes input from the server. Output for the server is appended to `out`, and reports for the driver to
-    /// `events`. The driver must call [`PopSession::handled`] for a reported message before it passes more input,
-    /// because further input before that call counts as a violation of the protocol.
+    /// Processes bytes that the driver has received from the server. Output for the server is appended to `out`, and
+    /// reports for the driver to `events`. The driver must call [`PopSession::handled`] for a reported message before
+    /// it passes more input, because further input before that call counts as a violation of the protocol.
     ///
     /// # Errors
-    /// Returns a [`SessionError`] if the session cannot continue.
+    /// Returns a [`SessionError`] if the session must end, for example because the server refused the login.
     pub fn receive(
         &mut self,
         mut input: &[u8],
@@ -287,7 +290,7 @@ impl PopSession {
                 self.next_command(now, out);
                 Ok(())
             }
-            // A refused deletion does not end the session, because without QUIT the server would undo all others.
+            // Continue after a refused deletion, because without QUIT the server would undo all other deletions.
             Waiting::Delete => {
                 self.deletions.pop_front();
                 events.push(Event::NotDeleted(SessionError::Refused { step: self.step(), text }));
@@ -453,7 +456,7 @@ impl PopSession {
                     bytes: message.bytes,
                     content,
                 }));
-                // Wait until the driver has decided about this message, because the next command may have to be DELE.
+                // Send no command until the driver calls `handled`, because this call decides whether DELE comes next.
                 self.waiting = Waiting::Driver;
                 self.deadline = now + self.options.reply_timeout;
             }

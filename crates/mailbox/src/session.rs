@@ -44,8 +44,8 @@ pub struct WatchOptions {
 }
 
 impl WatchOptions {
-    /// Returns the options of a session that looks for the field `trace_field`, over a connection that
-    /// nobody but the server can read.
+    /// Returns the default options of a session that looks for the header field `trace_field`. They permit a login that
+    /// reveals the password, so the connection must be protected against eavesdropping.
     pub fn new(trace_field: &'static str) -> Self {
         Self {
             starts_tls: false,
@@ -87,7 +87,7 @@ pub enum Event {
     /// (POP3) will try again.
     NotDeleted(SessionError),
     /// POP3: the last session could not fetch a message that is still in the mailbox, for the reason in the error. This
-    /// session tries again. An IMAP session ends with an error instead.
+    /// session tries again. In IMAP, a message that cannot be fetched ends the session with an error.
     NotFetched(SessionError),
     /// POP3: the session has ended, and the driver should close the connection.
     Done,

@@ -27,7 +27,7 @@ fn events(played: &Played) -> String {
     played.events.iter().map(name).chain(error).collect::<Vec<_>>().join(" ")
 }
 
-/// Feeds a script at once and byte by byte. The results must be equal, because TCP may divide output anywhere.
+/// Feeds `script` to one session at once, and to another byte by byte, because TCP may divide output anywhere.
 fn play_imap(options: WatchOptions, position: Option<Position>, script: &str) -> (Played, Option<Position>) {
     let options = Arc::new(options);
     let whole = imap(&options, position.clone(), &mut std::iter::once(script.as_bytes()));
@@ -72,7 +72,7 @@ fn what_servers_say_has_these_results() {
     let opened = [GREETING, LOGGED_IN, OPENED].concat();
     let fetching = [GREETING, LOGGED_IN, OPENED, NEWS].concat();
     for (what, script, expected) in [
-        // This output is unusual but valid, so it must not cause an error.
+        // These responses are unusual but valid, so the session must accept them.
         ("a flag changed", opened.clone() + "+ idling\r\n* 1 FETCH (FLAGS (\\Seen))\r\n", "idle"),
         ("a response of an extension", opened.clone() + "* VANISHED (EARLIER) 1:5\r\n+ idling\r\n", "idle"),
         ("the last message is not new", fetching.clone() + "* 3 FETCH (UID 11 BODY[] {1}\r\nx)\r\nm4 OK done\r\n", "idle"),
@@ -111,7 +111,7 @@ fn what_servers_say_has_these_results() {
         ("BYE", opened.clone() + "+ idling\r\n* BYE down\r\n", "idle ! the server closed the session (waiting for mail): down"),
         ("BYE", fetching.clone() + "* BYE down\r\n", "idle ! the server closed the session (fetching): down"),
         ("NO", fetching.clone() + "m4 NO [SERVERBUG] oops\r\n", "idle ! the server refused (fetching): oops"),
-        // These servers break the protocol, for example by a wrong tag. The error must name the violation and its step.
+        // These servers break the protocol. The error must say how, and in which step, for example while fetching.
         (
             "a wrong tag",
             fetching.clone() + "m3 OK fetched\r\n",
@@ -175,7 +175,7 @@ fn a_broken_connection_loses_and_repeats_nothing() {
         let line = |uid: &u32| format!("* {} FETCH (UID {uid} RFC822.SIZE 1 BODY[] \"x\")\r\n", uid - 8);
         uids.iter().map(line).collect()
     };
-    // The connection broke after message 14 and before message 13, so the next session must report only 13.
+    // The first session fetched message 14 but not 13 before its connection broke, so the next must report only 13.
     let first = [GREETING, LOGGED_IN, OPENED, NEWS, &fetch(&[12, 14])].concat();
     let (played, position) = play_imap(options(), None, &first);
     assert_eq!(events(&played), "idle 12:1 14:1");
@@ -358,7 +358,7 @@ fn a_deletion_that_fails_is_tried_again() {
     );
     assert_eq!(events.last(), Some(&Event::Deleted(1)));
     assert_eq!(next.into_position(), Some(Position::new(7, 13)), "nothing is left to delete");
-    // A server without UIDPLUS (RFC 4315) cannot delete a single message, so the session marks it once and leaves it.
+    // Without UIDPLUS (RFC 4315), a session cannot expunge a single message, so it only sets the flag \Deleted.
     let plain = |text: &str| text.replace(" UIDPLUS", "");
     let mut marking = new(None);
     let script = [&plain(GREETING), &plain(LOGGED_IN), OPENED, NEWS, FETCHED].concat();
@@ -375,7 +375,7 @@ fn play_pop(options: WatchOptions, known: bool, deletes: bool, rest: &[&str]) ->
     play_pop_with(options, known.then(Listing::default), deletes, rest).0
 }
 
-/// Plays a session that begins with the listing of an earlier session. Also returns the listing for the next session.
+/// Runs a POP3 session against the server's replies in `rest`. `listing` comes from the session before, if any.
 fn play_pop_with(
     options: WatchOptions,
     listing: Option<Listing>,
@@ -427,7 +427,7 @@ fn a_deletion_that_fails_is_tried_again_by_the_next_session_of_pop() {
         (events(&played), sent.unwrap_or_default(), listing)
     };
     let known = Some(Listing::default());
-    // The connection breaks before the answer to QUIT. The server has either forgotten the deletion or done it.
+    // If the answer to QUIT is lost, the next session must handle both cases: the message was deleted or was not.
     let (played, _, listing) = play(known.clone(), &[one, fetch[0], fetch[1], "+OK marked\r\n"]);
     assert_eq!(played, "poll 1:500");
     let (played, sent, after) = play(listing.clone(), &[one, "+OK marked\r\n", "+OK bye\r\n"]);
@@ -436,7 +436,7 @@ fn a_deletion_that_fails_is_tried_again_by_the_next_session_of_pop() {
     assert_eq!((played.as_str(), sent.as_str()), ("poll done", "QUIT "), "nothing is left to delete");
     let (played, sent, _) = play(listing, &["+OK\r\n.\r\n", "+OK bye\r\n"]);
     assert_eq!((played.as_str(), sent.as_str()), ("poll deleted 1 done", "QUIT "));
-    // The server refuses one of two deletions. The session must still send QUIT, so that the other one is done.
+    // Even if the server refuses to delete message 1, the session must send QUIT, so that message 2 is deleted.
     let rest = [both, fetch[0], fetch[1], "-ERR locked\r\n", fetch[0], fetch[1], "+OK marked\r\n", "+OK bye\r\n"];
     let (played, sent, listing) = play(known, &rest);
     assert_eq!(played, "poll 1:500 not deleted: the server refused (deleting): locked 2:500 deleted 1 done");

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'+');
 const MAX_BYTES: usize = 1024;
 
-/// Protocol of a mailbox's server, and how TLS begins.
+/// Protocol of a mailbox's server, and when TLS begins, if at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scheme {
     /// `imap:` is IMAP on a connection without TLS.
@@ -96,14 +96,14 @@ pub enum ParseMailboxError {
         "a password does not belong into a URL, because all users of the host can read command lines: use --password-file FILE, or set MAILRUN_PASSWORD"
     )]
     Password,
-    /// The URL has no user, or it has parameters of the login other than `AUTH=*`.
+    /// The URL has no user, or the user is followed by a parameter other than `;AUTH=*`.
     #[error("the URL needs a user: imaps://USER@HOST")]
     User,
     /// The host or the port cannot be read, for example because the port is not a number.
     #[error("the URL needs a server: imaps://USER@HOST or imaps://USER@HOST:PORT")]
     Host,
-    /// The text after the server is not the name of a single mailbox in ASCII, which is the only kind that is
-    /// supported.
+    /// The path of the URL is not the name of one mailbox in ASCII, or a URL of POP3 has a path although POP3 has no
+    /// names of mailboxes. In `maildir:`, the directory is missing.
     #[error("only the name of one mailbox may follow the server, as in imaps://USER@HOST/INBOX; POP3 has no names")]
     Folder,
     /// The URL is too long, or contains blanks or control characters.

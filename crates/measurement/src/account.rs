@@ -7,7 +7,7 @@ use std::borrow::Cow;
 
 #[derive(Clone, Copy, Debug)]
 pub struct AccountInputs<'a> {
-    /// Number of message-recipient pairs whose message a session has begun.
+    /// Number of message-recipient pairs of the messages that the source has begun to send.
     pub recipients_created: u64,
     /// Message-recipient pairs for which the source received a 250, so the server is responsible for them.
     pub accepted: &'a Ledger,
@@ -19,7 +19,7 @@ pub struct AccountInputs<'a> {
     /// between these replies, only the recipients without a reply are in doubt.
     pub has_reply_for_each: bool,
     pub open: u64,
-    /// Accepted message-recipient pairs for which the source's ledger had no memory, so their fates are unknown.
+    /// Accepted message-recipient pairs whose fates are unknown, because the source's ledger had no memory left.
     pub overflow: u64,
     /// Counts of the sink, or `None` if no sink counted arrivals.
     pub arrivals: Option<Arrivals<'a>>,
@@ -48,9 +48,9 @@ pub struct Arrivals<'a> {
     pub delay_notices: u64,
     /// Number of further failure reports about mail that an earlier notification had reported as undeliverable.
     pub repeated_notices: u64,
-    /// Number of recipients whose mail came only to other addresses. ORCPT tells the sink their original address.
+    /// Number of recipients whose address the server rewrote. The sink learns the original address from ORCPT.
     pub rewritten: u64,
-    /// Number of arrivals at addresses that the server added. ORCPT and NOTIFY tell the sink that these are copies.
+    /// Number of copies for recipients whom the server added. The sink recognises such copies by ORCPT and NOTIFY.
     pub copied: u64,
     /// Number of repeated arrivals of a message for the same recipient.
     pub duplicates: u64,
@@ -58,18 +58,18 @@ pub struct Arrivals<'a> {
     pub corrupt: Option<u64>,
     /// Messages that a relay converted to 7-bit on the way. They are intact and not included in `corrupt`.
     pub converted: u64,
-    /// Messages without a trace of this run, such as mail of other senders.
+    /// Messages that do not belong to this run, because they have no trace field (`X-Mailrun`) or it names another run.
     pub foreign: u64,
-    /// Messages without a latency, because this host cannot compare the clock of their creation time with its own.
+    /// Messages without a latency, because this host's clock cannot be compared with that of their creation time.
     pub untimed: u64,
-    /// Messages without a latency, because they seem to have arrived before their creation: the hosts' clocks differ.
+    /// Messages that seem to arrive before their creation, because the hosts' clocks differ. They have no latency.
     pub negative: u64,
     /// Number of arrived message-recipient pairs that did not fit into the memory of the sink's ledger.
     pub overflow: u64,
 }
 
 impl<'a> Arrivals<'a> {
-    /// Makes the counts of a sink at which exactly the units in `units` arrived, unchanged and without duplicates.
+    /// Creates the counts of a sink at which each message-recipient pair in `units` arrived exactly once and unchanged.
     pub fn unharmed(units: &'a Ledger, bounced: &'a Ledger) -> Self {
         Self {
             units,
@@ -112,16 +112,17 @@ pub enum Topology {
 /// rejected, failed, in doubt, in flight: as the source counted them
 /// ```
 ///
-/// Before that, [`Matched`] replaces recipients that the server has rewritten by the recipients that the source named.
-/// Otherwise, a rewritten unit would count as delivered and its original as lost.
+/// Before the sets are compared, [`Matched`] replaces each address that the server rewrote with the address that the
+/// source named. Otherwise, such a recipient would count twice: as delivered and as lost.
 ///
-/// If the queue cannot be read, the units in A \ D \ B count as not delivered instead of lost.
+/// If Q is unknown, accepted pairs that neither arrived nor bounced (A \ D \ B) count as not delivered instead of lost.
 ///
-/// Some units arrive, bounce or are queued although the source received no 250. Usually they were in doubt, in flight
-/// or failed, and the reply got lost. Any further units are mail that the server rejected but kept.
+/// Some pairs arrive, bounce or are queued although the source received no 250. Usually the 250 got lost, and the
+/// source counted the pair as in doubt, in flight or failed, so such pairs are subtracted from these counts. If they
+/// outnumber these counts, the server has kept mail that it rejected, and the rest is subtracted from `rejected`.
 ///
-/// The inputs are counted independently of each other, so the fates sum to the created units only if the inputs agree.
-/// Notifications about recipients that the source did not name, such as those of copies, are left out.
+/// Source, sink and relay count independently of each other. The fates sum to the created pairs only if their counts
+/// agree. Bounces of recipients that the source did not name are left out, such as the bounce of a copy.
 pub fn reconcile(state: AccountInputs) -> LedgerRow {
     let Some(arrivals) = state.arrivals else { return source_only_row(&state) };
     let nothing = Ledger::default();
@@ -132,8 +133,8 @@ pub fn reconcile(state: AccountInputs) -> LedgerRow {
     let matched = Matched::new(state.accepted, arrivals.units, arrivals.bounced, relay.queued);
     let arrivals = Arrivals { units: &matched.arrived, bounced: &matched.bounced, ..arrivals };
     let relay = RelayInputs { queued: &matched.queued, ..relay };
-    // In LMTP, a lost reply leaves a recipient in doubt. If the server delivered under a rewritten address, the
-    // delivery looks like a copy, so count such copies as deliveries.
+    // If an LMTP reply is lost and the server rewrites the recipient's address, the delivery looks like a copy to a
+    // recipient that the server added. So for each lost reply, count one such copy as the delivery.
     let doubtful = if state.has_reply_for_each { matched.copied.min(state.in_doubt) } else { 0 };
     let delivered = arrivals.units.count() + doubtful;
     let reported = arrivals.bounced.count_without(arrivals.units);
@@ -145,7 +146,7 @@ pub fn reconcile(state: AccountInputs) -> LedgerRow {
     let heard_of = known_units.count_without(state.accepted) + doubtful;
     let strangers = strangers(&state, &arrivals);
     let bounced = reported - strangers;
-    // The relay also counts bounced mail as given up, so subtract this mail, which already counts as bounced.
+    // The mail that the relay gave up includes bounced mail, so subtract the bounced mail, which is already counted.
     let expired = relay.given_up.saturating_sub(bounced).min(missing);
     let unheard = Unheard::among(&state, heard_of - strangers);
     let (lost, not_delivered) = match state.queue {
@@ -180,12 +181,12 @@ pub fn reconcile(state: AccountInputs) -> LedgerRow {
     }
 }
 
-/// Arrived, bounced and queued units, with each rewritten recipient replaced by the one that the source named.
+/// Arrived, bounced and queued pairs, with the addresses that the source named instead of those that the server wrote.
 ///
-/// A server may rewrite recipients without passing on ORCPT. If a message then arrives for an unknown recipient while
-/// one of its recipients is missing, both are taken for the same recipient. If none is missing, the server has made a
-/// copy. Notifications and the relay's queue are matched in the same way. Messages for which the source received no 250
-/// are left alone, because nobody knows which of their units may arrive.
+/// A server may rewrite recipients without passing on ORCPT. If a message then arrives for an unknown recipient and has
+/// not arrived for a named one, the server has probably rewritten the named one. If it has arrived for all, the server
+/// has made a copy. Unknown recipients in notifications and in the relay's queue are replaced by the same rule. In
+/// messages that got no 250, no recipient is replaced, because nobody knows which recipients the server accepted.
 #[derive(Debug)]
 pub struct Matched<'a> {
     pub arrived: Cow<'a, Ledger>,
@@ -217,7 +218,7 @@ impl<'a> Matched<'a> {
 }
 
 /// Returns the number of accepted message-recipient pairs that have neither arrived nor bounced. The array is the
-/// result of [`Ledger::read_arrivals`].
+/// result of [`Ledger::read_arrivals`]: arrived pairs, bounced pairs, and a third ledger that is not needed here.
 pub fn unsettled(accepted: &Ledger, [arrived, bounced, _]: &[Ledger; 3]) -> u64 {
     let nothing = Ledger::default();
     let matched = Matched::new(accepted, arrived, bounced, &nothing);
@@ -247,8 +248,8 @@ fn strange_units(accepted: &Ledger, units: &Ledger, is_settled: impl Fn(u64, u32
     found
 }
 
-/// Replaces the unknown recipient of each unit in `strangers` by its `meant` recipient, and removes units without one.
-/// Returns how many units were replaced (rewritten) and how many were removed (copies).
+/// Replaces the unknown recipient of each pair in `strangers` with `meant`, whose address the server has rewritten.
+/// Removes the pair if `meant` is `None`, because it is a copy. Returns how many pairs it replaced and removed.
 fn replace(units: &mut Cow<'_, Ledger>, strangers: &[StrangeUnit]) -> (u64, u64) {
     let [mut matched, mut others] = [0, 0];
     for StrangeUnit { sequence, recipient, meant } in strangers {
@@ -265,8 +266,9 @@ fn replace(units: &mut Cow<'_, Ledger>, strangers: &[StrangeUnit]) -> (u64, u64)
     (matched, others)
 }
 
-/// Estimates how many bounces concern recipients that the source never named: bounces of mail without a 250, minus the
-/// mail in doubt, in flight or failed. Rejected mail does not bounce, because the server keeps nothing to report.
+/// Estimates how many bounces concern recipients that the source never named. These are the bounces without a 250,
+/// minus the mail in doubt, in flight or failed, which the server may have accepted and then bounced. Rejected mail
+/// never bounces.
 fn strangers(state: &AccountInputs, arrivals: &Arrivals) -> u64 {
     if arrivals.bounced.count() == 0 {
         return 0;
@@ -279,8 +281,8 @@ fn strangers(state: &AccountInputs, arrivals: &Arrivals) -> u64 {
         .saturating_sub(state.in_doubt.saturating_add(state.open).saturating_add(state.failed))
 }
 
-/// Makes the ledger row of a run without a sink. All accepted mail counts as in flight, because nobody saw whether it
-/// arrived.
+/// Computes the ledger row of a run without a sink from the source's counts alone. All accepted mail counts as in
+/// flight, because nobody saw whether it arrived.
 fn source_only_row(state: &AccountInputs) -> LedgerRow {
     let accepted = state.accepted.count();
     LedgerRow {
@@ -295,8 +297,8 @@ fn source_only_row(state: &AccountInputs) -> LedgerRow {
     }
 }
 
-/// Message-recipient pairs that arrived, bounced or are queued although the source received no 250 for them, by the
-/// fate that the source had recorded for them.
+/// Message-recipient pairs that arrived, bounced or are queued although the source received no 250. Each field counts
+/// the pairs for which the source recorded that fate.
 struct Unheard {
     in_doubt: u64,
     open: u64,
@@ -305,8 +307,8 @@ struct Unheard {
 }
 
 impl Unheard {
-    /// Assigns `units` first to the units in doubt, then to those in flight, then to those whose connection failed,
-    /// and last to rejected units. This order begins with the fate for which a lost reply is most likely.
+    /// Distributes this number of pairs over the fates that the source recorded for mail without a 250: in doubt, in
+    /// flight, failed, rejected. A lost 250 is most likely for mail in doubt, and least likely for rejected mail.
     fn among(state: &AccountInputs, units: u64) -> Self {
         let mut rest = units;
         let mut assign = |most: u64| {

@@ -1,9 +1,9 @@
-//! An audit of a server: what became of its mail under each kind of fault.
+//! Result of an audit, in which a server suffers faults such as power cuts while it handles mail.
 use serde::{Deserialize, Serialize};
 
 pub const MAX_LOSSES: usize = 100;
 
-/// An audit of a server: the version that was tested, and the result of each kind of fault.
+/// Result of an audit: the version of the server that was tested, and a row for each kind of fault.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Audit {
@@ -25,7 +25,7 @@ pub struct Audit {
     pub queue_complaint: Option<String>,
     /// Messages that were answered 250 but did not arrive, at most 100.
     pub losses: Vec<AuditLoss>,
-    /// Run IDs of the rounds with lost messages. The audit's directory may also contain rounds of an older audit.
+    /// Run IDs of the rounds with lost messages, to tell them from rounds of older audits in the same directory.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lossy_rounds: Vec<String>,
 }
@@ -34,19 +34,19 @@ pub struct Audit {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct AuditRow {
-    /// Name of the fault, for example `kill`, or `power-cut on ext4` with the file system that the disk behaved like.
+    /// Name of the fault, for example `kill`, or `power-cut on ext4` if the disk behaved as it does with ext4.
     pub fault: String,
-    /// True if mail lost by this fault only leads to a remark. The verdict and the ledger then leave out its rounds.
+    /// True if loss of mail by this fault is only a remark, and neither changes the verdict nor counts in the ledger.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_remark: bool,
     /// Rounds that count: mail was accepted before the fault, the fault struck, and the round was completed.
     pub rounds: u64,
-    /// Counted rounds in which the fault came after a single message, without any other load.
+    /// Number of rounds in `rounds` with no load but a single message before the fault.
     pub quiet: u64,
-    /// Counted rounds in which the fault struck again while the server recovered.
+    /// Number of rounds in `rounds` in which the fault was repeated while the server recovered from it.
     pub in_recovery: u64,
-    /// Upper bound of the share of faults of this kind that lose mail, with a confidence of 95 %. `null` if mail was
-    /// lost, if no round counts, or if `not_supported` is not 0.
+    /// Upper bound of the share of faults of this kind that lose mail, with a confidence of 95 %. It is known only if
+    /// no mail was lost, a round counts, and `not_supported` is 0; `null` otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bound: Option<f64>,
     /// Rounds that do not count, for example because the fault did not reach a process of the server.
@@ -55,10 +55,10 @@ pub struct AuditRow {
     pub void_reasons: Vec<String>,
     /// Rounds in which the server did not accept mail again after the fault, or ended by itself.
     pub never_back: u64,
-    /// Rounds that failed after the server had asked for an operation that the fault's file system does not have, and
-    /// rounds in which the server did not start on that file system. Such rounds say nothing about the server.
+    /// Failed rounds that say nothing about the server. Either it did not start on the file system that simulates the
+    /// fault, or it asked that file system for an operation that it does not have.
     pub not_supported: u64,
-    /// Operations that the server asked for and that the fault's file system does not have, for example `link`.
+    /// Operations, such as `link`, that the server needed and the file system that simulates the fault does not have.
     pub unsupported: Vec<String>,
     /// Messages that the server answered with 250.
     pub answered: u64,
@@ -73,8 +73,8 @@ pub struct AuditRow {
     /// Messages that were answered 250 but did not arrive, because the server gave them back with a notification.
     #[serde(default)]
     pub bounced: u64,
-    /// Messages that arrived only after the server's queue was empty and the server had been started once more,
-    /// without another fault.
+    /// Messages that arrived late: only after the server's queue was empty and the server had been restarted without a
+    /// fault.
     pub after_restart: u64,
     /// Longest time from the end of the server to its next greeting, in seconds; 0 if no fault ended the server; `null`
     /// if the server never came back.
@@ -101,9 +101,8 @@ pub struct AuditLoss {
 
 const CONFIDENCE: f64 = 0.95;
 
-/// Returns an upper bound of the share of faults that lose mail, with a confidence of 95 %, if none of `rounds`
-/// rounds has lost mail. This is the upper limit of Clopper and Pearson for no event. Returns `None` if there was no
-/// round.
+/// Returns an upper bound of the share of faults that lose mail, with a confidence of 95 %, if none of `rounds` rounds
+/// has lost mail. This is the upper limit of Clopper and Pearson for no event. Returns `None` if there was no round.
 pub fn loss_bound(rounds: u64) -> Option<f64> {
     (rounds > 0).then(|| 1.0 - (1.0 - CONFIDENCE).powf(1.0 / rounds as f64))
 }

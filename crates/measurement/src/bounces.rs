@@ -4,16 +4,16 @@ use crate::record::{BounceRow, Record};
 use crate::trace::{MessageName, RecipientId};
 use mailrun_mime::{Notice, NoticeAction, NoticeRecipient};
 
-/// Maximum number of bounce reasons that are listed separately. Further reasons count under the last one.
+/// Maximum number of rows for bounce reasons. After that, a bounce with a new reason is counted in the last row.
 const MAX_REASONS: usize = 64;
 
 #[derive(Clone, Debug, Default)]
 pub struct Bounces {
-    /// Message-recipient pairs reported as undeliverable. A pair that several notifications name is in the set once.
+    /// Message-recipient pairs reported as undeliverable, each of them once, even if several notifications name it.
     pub units: Ledger,
     /// Number of notifications, whether they report failures or delays.
     pub notices: u64,
-    /// Number of further reports that a message-recipient pair in `units` is undeliverable.
+    /// Number of repeated reports: an earlier notification had already reported the pair as undeliverable.
     pub repeated: u64,
     /// Number of reports that a delivery is delayed and that a server will try it again.
     pub delayed: u64,
@@ -51,8 +51,8 @@ impl Bounces {
         }
     }
 
-    /// Adds the counts of another worker, or what a worker has counted since the last such call. A bounce that is in
-    /// both counts as repeated.
+    /// Adds the counts in `other`, which a worker has made since it was last merged. If `self` and `other` contain the
+    /// same message-recipient pair, the pair stays in `units` once, and its second report counts as repeated.
     pub fn merge(&mut self, other: &Self) {
         let merged = self.units.merge(&other.units);
         self.notices += other.notices;
@@ -68,8 +68,8 @@ impl Bounces {
     }
 }
 
-/// Adds the count of `row` to the row with the same reason, or appends `row`. When there are
-/// `MAX_REASONS` rows, a new reason counts under the last one.
+/// Adds the count of `row` to the row with the same reason, or appends `row`. When there are `MAX_REASONS` rows, a new
+/// reason is counted in the last row.
 fn add_reason(rows: &mut Vec<BounceRow>, row: BounceRow) {
     let is_full = rows.len() >= MAX_REASONS;
     // Compare only the reply code of a text, because the rest often contains the recipient.

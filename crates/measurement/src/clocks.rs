@@ -1,34 +1,32 @@
 //! Clock errors of times that are measured across two hosts. A delivery begins on the clock of the
 //! source's host and ends on the clock of the sink's host.
 //!
-//! If source and sink run on the same boot of a host, they share a clock and there is no error.
-//! Otherwise, the difference of the clocks is either measured by an exchange of messages or
-//! unknown. chrony's estimates for both hosts give another bound, which is used if it is smaller.
-//! Times are never corrected. Instead, the report states the bound, and a threshold whose result
-//! the error could change makes the run invalid.
+//! If source and sink run on the same boot of a host, they share a clock and there is no error. Otherwise, the
+//! difference of the clocks is either measured by an exchange of messages or unknown. chrony's estimates for both hosts
+//! give another bound, which is used if it is smaller. Times are never corrected. Instead, the report states the bound.
+//! The run is invalid if an error of this size could change whether a threshold is met.
 use crate::reason::Reason;
 use crate::record::{Cause, Record};
 use crate::stage::Stage;
 use crate::threshold::{arrived_median_ms, clock_scale_ms};
 use std::time::Duration;
 
-/// The clock error of a time is small enough if the time is at least this many times as long as the error.
+/// A clock error is acceptable if it is at most the measured time divided by this number.
 const ERROR_SHARE: f64 = 10.0;
 
 /// Maximum error of a time that was measured between two hosts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClockError {
-    /// There is no error, because both ends use the same clock.
+    /// Times have no clock error, because source and sink use the same clock.
     #[default]
     None,
-    /// The error is at most the measured difference of the clocks plus the uncertainty of that
-    /// measurement.
+    /// The clock error is at most the measured difference of the clocks plus the uncertainty of the measurement.
     Bound {
         /// Measured difference of the clocks, without its sign.
         difference: Duration,
         uncertainty: Duration,
     },
-    /// The error is at most this long, according to chrony's estimates for both hosts.
+    /// The clock error of a time is at most this duration, according to chrony's estimates for both hosts.
     ByChrony(Duration),
     Unknown,
 }
@@ -65,9 +63,8 @@ impl ClockError {
     }
 }
 
-/// Reports the error of times that were measured between two hosts, if there is one. The run is
-/// invalid if a threshold concerns such times and the error is more than a tenth of the time in
-/// question.
+/// Returns a reason that tells by how much different clocks may falsify the times from source to sink. The run is
+/// invalid if a threshold concerns such times and the error is more than a tenth of the time in question.
 pub fn clock_reason(record: &Record, error: ClockError) -> Option<Reason> {
     let median_ms = arrived_median_ms(record, Stage::Delivered)?;
     let known = describe(error)?;
@@ -87,8 +84,7 @@ pub fn clock_reason(record: &Record, error: ClockError) -> Option<Reason> {
     Some(Reason::new(cause, format!("{known}: {rest}")))
 }
 
-/// Describes the clock error of delivered times, and how it was found. Returns `None` if there is
-/// no error.
+/// Describes the clock error of delivered times, and how it was found. Returns `None` if there is no error.
 fn describe(error: ClockError) -> Option<String> {
     let size = time(error.size());
     Some(match error {
@@ -177,7 +173,8 @@ mod tests {
 
     #[test]
     fn each_stage_has_the_median_of_what_arrived_as_its_scale() {
-        // Most messages never arrive, so the median of all is infinite. Arrivals take 50 ms, and announcements 10 s.
+        // Most messages of this run never arrive, so the median over all messages (`p50`) is infinite. The ten messages
+        // that arrive reach `delivered` after 50 ms and `announced` after 10 s.
         let stage = |name, ms| {
             let mut times = Latencies::default();
             (0..10).for_each(|_| times.record(Duration::from_millis(ms)));

@@ -1,33 +1,33 @@
-//! Detects delayed ACKs: many times of about 40 ms among times that are mostly far shorter.
+//! Detects delayed ACKs by many durations of about 40 ms among durations that are mostly far shorter.
 //!
 //! A host delays an ACK by 40 ms (Linux: TCP_DELACK_MIN), hoping to send it with data. A peer that writes a reply or a
 //! message in small pieces without TCP_NODELAY waits for that ACK before it sends the next piece (Nagle, RFC 896), so
-//! both wait for each other. If the whole server pauses once for 40 ms, a reply of each session is late and looks the
-//! same. Therefore times that overlap count only once.
+//! both wait for each other. If the whole server pauses for 40 ms, the replies in many sessions are 40 ms late as well.
+//! These delays overlap, so durations that overlap count only once.
 use crate::latencies::Latencies;
 use crate::record::PauseRow;
 use crate::stage::Phase;
 use std::ops::Range;
 use std::time::Duration;
 
-/// Times below this are too short to contain a delayed ACK. If more than half of all times are this short, a cluster of
-/// delayed ACKs stands out.
+/// Durations below this limit contain no delayed ACK. If more than half of all durations are this short, the peer is
+/// usually fast, so many waits of about 40 ms need a special cause.
 const SHORT: Duration = Duration::from_millis(10);
-/// Range of times that count as delayed ACKs. They take 40 ms plus the timer delay of a 250 Hz kernel (4 ms), or
-/// slightly less if our clock started late.
+/// Range of durations that count as delayed ACKs. They take 40 ms and up to 4 ms more (the timer of a 250 Hz kernel),
+/// or seem slightly shorter if our measurement started late.
 const WITHIN_MS: Range<u64> = 38..45;
-/// Range of the same width just below the cluster. If it contains similarly many times, they belong to a broad tail and
-/// form no cluster.
+/// Durations just below `WITHIN_MS`, for comparison. If they are nearly as frequent as durations in `WITHIN_MS`, these
+/// belong to a broad tail of slow replies and are no delayed ACKs.
 const BEFORE_MS: Range<u64> = 31..38;
 const AFTER_MS: Range<u64> = 45..52;
 const MIN_SHARE: f64 = 0.01;
-/// Minimum number of times in the cluster that do not overlap each other. Fewer such times may be chance, or a few
-/// pauses of the whole server.
+/// Minimum number of possible delayed ACKs (waits of about 40 ms) that do not overlap each other. Fewer waits may be
+/// chance, or a few pauses of the whole server.
 const MIN_COUNT: u64 = 10;
-/// Minimum ratio of the number of times in the cluster to the number of times just below the cluster.
+/// Waits of about 40 ms (`WITHIN_MS`) must be at least this many times as frequent as waits just below (`BEFORE_MS`).
 const MIN_RATIO: u64 = 3;
 
-/// Counts measured times of about 40 ms that do not overlap, so that a pause of the whole server counts once.
+/// Counts waits of about 40 ms (possible delayed ACKs). Waits that overlap because the whole server paused count once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TimesApart {
     count: u64,
@@ -35,7 +35,8 @@ pub struct TimesApart {
 }
 
 impl TimesApart {
-    /// Counts the time from `began` to `ended` if it is about 40 ms long and begins after the last counted time ended.
+    /// Counts the wait from `began` to `ended` if it is as long as a delayed ACK (`WITHIN_MS`) and begins after the
+    /// last counted wait ended.
     pub fn record(&mut self, began: Duration, ended: Duration) {
         let time = ended.saturating_sub(began);
         if time >= SHORT && WITHIN_MS.contains(&whole_ms(time)) && began >= self.until {
@@ -52,7 +53,8 @@ fn whole_ms(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Counts how many times of a phase are short, just below 40 ms, about 40 ms (the cluster), and just above.
+/// Counts how many durations of a phase, such as the wait for a reply, are short, just below 40 ms, about 40 ms, and
+/// just above.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DelayedAcks {
     all: u64,
@@ -64,8 +66,8 @@ pub struct DelayedAcks {
 }
 
 impl DelayedAcks {
-    /// Counts the time from `began` to `ended` in its range. `apart` also counts the time if it is in the cluster and
-    /// does not overlap the last time counted there.
+    /// Counts the duration from `began` to `ended` as short, just below 40 ms, about 40 ms or just above. Durations of
+    /// about 40 ms may be delayed ACKs, so `apart` counts them as well, unless they overlap.
     pub fn record(&mut self, began: Duration, ended: Duration) {
         self.all += 1;
         let time = ended.saturating_sub(began);
@@ -80,8 +82,8 @@ impl DelayedAcks {
         self.after += u64::from(AFTER_MS.contains(&ms));
     }
 
-    /// Takes the counts from a histogram. The caller must have counted `apart`, because a histogram does not tell which
-    /// times overlap.
+    /// Computes the counts from a histogram of durations. A histogram does not tell which durations overlap, so the
+    /// caller must count durations that do not overlap while it measures, and pass their number as `apart`.
     pub fn from_latencies(times: &Latencies, apart: TimesApart) -> Self {
         let between = |range: Range<u64>| {
             times.count_between(Duration::from_millis(range.start), Duration::from_millis(range.end))
@@ -105,14 +107,15 @@ impl DelayedAcks {
         self.apart.merge(&other.apart);
     }
 
-    /// Returns a row for the record if the times look like delayed ACKs.
+    /// Returns the row of the run record that reports delayed ACKs, or `None` if there seem to be none.
     pub fn row(&self, party: &str, phase: Phase) -> Option<PauseRow> {
         let Self { all, within, .. } = *self;
         self.is_delayed_ack().then(|| PauseRow { party: party.to_owned(), phase, count: within, of: all })
     }
 
-    /// Returns true if more than 1 % of the times form a cluster, and if more than half of the times are short or more
-    /// than half are in the cluster.
+    /// Returns true if durations of about 40 ms are delayed ACKs. They must be more than 1 % of all durations.
+    /// Durations just below 40 ms must be far fewer, and durations just above not more. In addition, more than half of
+    /// all durations must be short, or more than half about 40 ms.
     fn is_delayed_ack(&self) -> bool {
         let Self { all, short, before, within, after, apart } = *self;
         let is_frequent = apart.count >= MIN_COUNT && within as f64 > all as f64 * MIN_SHARE;
@@ -141,30 +144,31 @@ mod tests {
         pauses
     }
 
-    /// Times as (milliseconds, count), and whether they look like delayed ACKs.
+    /// Waits for a reply as (milliseconds, count), and whether they must be reported as delayed ACKs.
     const TABLE: &[(&[(u64, u64)], bool)] = &[
         (&[], false),
         (&[(1, 1000)], false),
-        // More than 1 % of all times must look like delayed ACKs, so 11 of 1,000 are enough and 10 are not.
+        // More than 1 % of all durations must look like delayed ACKs, so 11 of 1,000 are enough and 10 are not.
         (&[(1, 989), (41, 11)], true),
         (&[(1, 990), (41, 10)], false),
-        // Fewer than ten delayed times may be chance, whatever their share.
+        // Ten waits of about 40 ms are needed, because fewer may be chance even if they are a large share of all waits.
         (&[(1, 50), (41, 9)], false),
         (&[(1, 50), (41, 10)], true),
-        // A delayed ACK takes 40 ms plus up to 4 ms for the timer of a 250 Hz kernel, so 37 and 45 ms do not count.
+        // Only 38 to 44 ms count: a delayed ACK takes 40 to 44 ms, or up to 2 ms less if the measurement began late.
         (&[(1, 900), (37, 100)], false),
         (&[(1, 900), (38, 100)], true),
         (&[(1, 900), (44, 100)], true),
         (&[(1, 900), (45, 100)], false),
-        // Delayed ACKs stand out only if more than half of all times are below 10 ms, so exactly half is not enough.
+        // If more than half of all durations are below 10 ms, the server is usually fast, so many waits of 41 ms need a
+        // special cause. Exactly half is not enough.
         (&[(9, 501), (41, 499)], true),
         (&[(9, 500), (20, 400), (41, 100)], false),
-        // If more than half of the times are delayed ACKs, these stand out even without short times.
+        // If more than half of all durations are about 40 ms, they are reported even if no duration is below 10 ms.
         (&[(41, 1000)], true),
         (&[(20, 499), (41, 501)], true),
         (&[(20, 500), (41, 500)], false),
-        // The times around 41 ms must be at least three times as many as in the range before, and at least as many as
-        // in the range after. Otherwise, they are part of a long tail.
+        // Waits from 38 to 44 ms must be a peak and not part of a broad distribution of slow replies. Waits from 31 to
+        // 37 ms may be at most a third as frequent, and waits from 45 to 51 ms at most as frequent.
         (&[(1, 800), (33, 34), (41, 101), (48, 60)], false),
         (&[(1, 800), (33, 33), (41, 100), (48, 60)], true),
         (&[(1, 800), (41, 60), (48, 61)], false),
@@ -183,7 +187,7 @@ mod tests {
             let mut latencies = Latencies::coarse();
             let mut apart = TimesApart::default();
             for [began, ended] in in_turn(times) {
-                // Add half a millisecond, so that rounding to two digits does not move a time into another range.
+                // Add 0.5 ms, because the histogram rounds to two digits and might count 38.0 ms as less than 38 ms.
                 latencies.record(ended - began + Duration::from_micros(500));
                 apart.record(began, ended);
             }
@@ -201,7 +205,8 @@ mod tests {
             let mut times = of(&[(1, 2000)]);
             for at in 0..pauses {
                 let began = Duration::from_millis(at * 100);
-                // A hundred sessions that wait at the same time count once, because the whole server pauses.
+                // Each pause of the server delays a hundred sessions at the same time. Their delays overlap, so they
+                // must count only once.
                 (0..100).for_each(|n| {
                     times.record(began + Duration::from_micros(n * 5), began + Duration::from_millis(41))
                 });

@@ -3,8 +3,7 @@ use crate::record::DomainRow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Number of domains that have a row of their own. All other domains share one row, so that a
-/// record stays small.
+/// Number of domains that have a row of their own. All other domains share one row, so that a record stays small.
 pub const MAX_DOMAINS: usize = 100;
 
 /// Number of recipients in one domain, by the fate that the source recorded for their mail.
@@ -45,8 +44,8 @@ impl DomainTally {
         self.0.clear();
     }
 
-    /// Makes the rows of the run record, the largest domain first. `names[n]` is the name of domain
-    /// number n. The row that all other domains share has an empty name.
+    /// Returns one row of the run record for each recipient domain with mail. The domain with the most recipients comes
+    /// first. `names[n]` is the name of domain number n. The row that all other domains share has an empty name.
     pub fn rows(&self, names: &[String]) -> Vec<DomainRow> {
         let row = |(place, fates): (usize, &DomainFates)| DomainRow {
             domain: names.get(place).cloned().unwrap_or_default(),
@@ -64,7 +63,8 @@ impl DomainTally {
     }
 }
 
-/// A message that arrived for another domain than the worker's first. It is counted when workers' counts are merged.
+/// A message-recipient pair that a sink worker received for a domain other than the worker's first domain. The sink
+/// counts such pairs only when it merges its workers' counts, to find duplicates at several workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DomainUnit {
     pub sequence: u64,
@@ -72,8 +72,7 @@ pub struct DomainUnit {
     pub domain: u16,
 }
 
-/// Arrivals at a sink, by the name of the recipient's domain. Domains beyond [`MAX_DOMAINS`] share
-/// the empty name.
+/// Arrivals at a sink, by the name of the recipient's domain. Domains beyond [`MAX_DOMAINS`] share the empty name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DomainArrivals(BTreeMap<Arc<str>, ArrivedUnits>);
 
@@ -105,11 +104,10 @@ impl DomainArrivals {
     }
 }
 
-/// Joins the rows of source and sink. If a domain is in the shared row at one end, its counts from
-/// the other end are also moved to the shared row, because the shared row cannot be divided.
+/// Combines the source's and the sink's row of each domain. If one side counted a domain in the row that many domains
+/// share, the other side's counts of it go there as well, because the shared row cannot be divided.
 ///
-/// Returns `source` unchanged if it has fewer than two rows, or if no sink counted arrivals
-/// (`is_observed` is false).
+/// Returns only the rows of `source` if they are fewer than two, or if no sink counted arrivals (not `is_observed`).
 pub fn join(source: Vec<DomainRow>, sink: &[DomainRow], is_observed: bool) -> Vec<DomainRow> {
     if source.len() < 2 || !is_observed {
         return source;

@@ -21,7 +21,7 @@ pub struct ErrorEvent<'a> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Errors {
     kinds: BTreeMap<(Phase, u16), ErrorKind>,
-    /// Errors of further kinds after `MAX_KINDS` kinds, counted together under the phase of the first of these errors.
+    /// Errors of kinds beyond the first `MAX_KINDS`, counted together under the phase of the first such error.
     other: Option<(Phase, ErrorCount)>,
 }
 
@@ -54,13 +54,13 @@ impl ErrorCount {
 impl Errors {
     const MAX_KINDS: usize = 64;
     const MAX_TEXT_CHARACTERS: usize = 200;
-    /// Maximum length of the recipient that is kept. Addresses have at most 254 bytes (RFC 5321 §4.5.3.1.3), so
-    /// this limit never cuts a valid address.
+    /// Maximum length of the recipient address that is kept as an example of each kind of error. Addresses have at most
+    /// 254 bytes (RFC 5321 §4.5.3.1.3), so this limit never cuts a valid address.
     const MAX_SAMPLE_CHARACTERS: usize = 256;
 
     /// Counts an error, and keeps the text and the recipient of the first error of each kind. `sample` returns the
-    /// recipient, if the error concerns one. It is called only for the first error of a kind, because making the text
-    /// allocates memory.
+    /// address of that recipient, or `None` if the error concerns no recipient. This function calls `sample` only for
+    /// the first error of a kind, because making the address allocates memory.
     pub fn add(&mut self, error: ErrorEvent<'_>, sample: impl FnOnce() -> Option<String>) {
         let count = ErrorCount::one(error.at);
         if let Some(kind) = self.kinds.get_mut(&(error.phase, error.code)) {
@@ -78,8 +78,8 @@ impl Errors {
         self.kinds.values().map(|kind| kind.count.count).sum::<u64>() + self.other.map_or(0, |(_, other)| other.count)
     }
 
-    /// Returns the number of errors that the user ordered. The source counts them as well, unless a server between
-    /// source and sink keeps them from the source.
+    /// Returns the number of errors that a sink caused because the user asked for faults. Without a server between
+    /// source and sink, the source counts these errors as well.
     pub fn ordered(&self) -> u64 {
         let kinds = self.kinds.values().filter(|kind| kind.text.starts_with(ErrorRow::ORDERED_PREFIX));
         kinds.map(|kind| kind.count.count).sum()
@@ -97,7 +97,7 @@ impl Errors {
     }
 
     /// Makes the rows of the run record, ordered by phase. The times in the rows count from `origin_ns`, which must be
-    /// the origin of the record.
+    /// the time from which the whole record counts.
     pub fn rows(&self, origin_ns: u64) -> Vec<ErrorRow> {
         let origin = Duration::from_nanos(origin_ns);
         let second = |at: Duration| Some(at.saturating_sub(origin).as_secs_f64());

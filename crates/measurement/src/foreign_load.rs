@@ -7,12 +7,12 @@
 use crate::record::{ForeignLoad, HostProcess, Record, Surroundings, WaitRow};
 use crate::stage::Stage;
 
-/// Minimum share of the processor time that foreign programs must use to count as an excuse.
+/// Programs outside the run excuse a missed limit only if they used at least this share of the processor time.
 const MIN_FOREIGN_SHARE: f64 = 0.10;
 /// Minimum share of the processor time that all programs together must use. While more than a tenth of the processor
 /// time is idle, nobody waits long for a processor.
 const MIN_BUSY_SHARE: f64 = 0.90;
-/// Number of steps in which [`BusyHost::mean_delay_ms`] integrates the distribution of delays numerically.
+/// Number of steps of the numerical integration in [`BusyHost::mean_delay_ms`].
 const MEAN_STEPS: f64 = 1000.0;
 /// A program is named only if it used at least this much of a processor.
 const MIN_NAMED_CORES: f64 = 0.05;
@@ -42,22 +42,22 @@ impl<'a> BusyHost<'a> {
         Some(Self { around, foreign, share, busy_share, cores, messages_per_ms: created / offered_ms.max(1.0) })
     }
 
-    /// Estimates the rate that would have been possible without the foreign programs. If the server is on another
-    /// host, these programs used none of its processors, so the rate does not change.
+    /// Estimates what the rate `per_s` would have been without the foreign programs. Returns `per_s` unchanged if the
+    /// server is on another host, because programs on this host do not use the server's processors.
     pub fn rate_without(&self, per_s: f64) -> f64 {
         let share = if self.foreign.server_elsewhere { 0.0 } else { self.share };
         per_s / (1.0 - share).max(f64::EPSILON)
     }
 
-    /// Returns the longest delay that waits for a processor may have caused for the slowest messages. `share` is the
-    /// share of these messages among all messages, and `latency_ms` is the time that they took. The delay is 0 for a
-    /// share of 0, which is not even one message.
+    /// Returns how long waiting for a processor may have delayed the slowest messages, at most. `share` is the share of
+    /// these messages among all messages, and `latency_ms` is their latency. If `share` is 0, there is no such message,
+    /// so the delay is 0.
     pub fn delay_ms(&self, share: f64, latency_ms: f64) -> f64 {
         if share <= 0.0 {
             return 0.0;
         }
-        // The longer a delay is, the fewer messages can have had it, so bisection finds the longest delay that this
-        // share of the messages can have had.
+        // The longer a delay is, the fewer messages can have suffered it, so bisection works. Search for the longest
+        // delay that all of the slowest messages (`share` of all messages) can have suffered.
         let mut most = (0.0, latency_ms.max(0.0));
         // 50 halvings narrow even an hour to less than a nanosecond.
         for _ in 0..50 {
@@ -67,7 +67,7 @@ impl<'a> BusyHost<'a> {
         most.0
     }
 
-    /// Returns an upper bound of the mean time by which waits for a processor delayed a message.
+    /// Returns an upper bound of how long messages were delayed on average, because processes waited for a processor.
     pub fn mean_delay_ms(&self, latency_ms: f64) -> f64 {
         let step_ms = latency_ms.max(0.0) / MEAN_STEPS;
         let shares =
@@ -75,8 +75,9 @@ impl<'a> BusyHost<'a> {
         shares.sum::<f64>() * step_ms
     }
 
-    /// Returns the maximum share of messages that waits for a processor may have delayed by more than `delay_ms`. A
-    /// message that takes `latency_ms` may have waited in each of the measured windows in which it was under way.
+    /// Returns an upper bound of the share of messages that were delayed by more than `delay_ms`, because processes
+    /// waited for a processor. A message with a latency of `latency_ms` can have suffered the waits of all measurement
+    /// intervals during its transit.
     fn share_delayed(&self, delay_ms: f64, latency_ms: f64) -> f64 {
         let windows = (latency_ms / (self.foreign.window_s * 1e3).max(1.0)).ceil().max(1.0) as usize;
         let rows = &self.foreign.waits;
@@ -87,9 +88,9 @@ impl<'a> BusyHost<'a> {
         shares.sum::<f64>() / rows.len().max(1) as f64
     }
 
-    /// Returns the maximum share of messages that waits for a processor in these windows can have delayed by more than
-    /// `delay_ms`. Only the sum of the waits is known. The share is largest if each wait was just `delay_ms` long,
-    /// because each wait then delays one message, or all messages that are due meanwhile.
+    /// Computes the bound of [`Self::share_delayed`] from the measurement intervals `rows`, which tell only the total
+    /// of the waits for a processor. Most messages are delayed if all waits are just longer than `delay_ms`. Each wait
+    /// delays one message and all messages that become due during the wait.
     fn share_above(&self, delay_ms: f64, rows: &[WaitRow]) -> f64 {
         let waited_ms: f64 = rows.iter().map(|row| row.waited_ms.max(0.0)).sum();
         if delay_ms >= waited_ms {
@@ -111,8 +112,7 @@ impl<'a> BusyHost<'a> {
         )
     }
 
-    /// Lists the busiest foreign programs, each with the number of processors that it used on
-    /// average.
+    /// Lists the busiest foreign programs, each with the number of processors that it used on average.
     fn names(&self) -> String {
         let length_s = self.around.load_processor_s.unwrap_or(f64::INFINITY) / self.cores;
         let used = |process: &HostProcess| process.processor_s / length_s;
@@ -128,8 +128,8 @@ fn busy_share(around: &Surroundings) -> Option<f64> {
     around.used_share.filter(|share| *share >= MIN_BUSY_SHARE)
 }
 
-/// Explains for a busy host why the processor time of foreign programs cannot be told from the server's. Returns `None`
-/// if it can, or if the host was not busy.
+/// Explains why a busy host does not excuse a missed limit: nobody knows how much processor time the foreign programs
+/// used. Returns `None` if the host was not busy, or if that time is known.
 pub(crate) fn unknown(record: &Record) -> Option<String> {
     let around = record.surroundings.as_ref()?;
     let reason = around.foreign.as_ref().map(|foreign| foreign.unknown.as_str()).filter(|reason| !reason.is_empty())?;

@@ -8,19 +8,19 @@
 //!                  ╱   ╱   │╱      │     above the limit: not fresh
 //! ```
 //! Freshness is computed from the rows of a record, each of which has the greatest age in its second
-//! ([`SeriesRow::oldest_ms`]). In each second, the time by which this age exceeds the limit counts as not fresh, at
-//! most the whole second. Arrivals are known to a tenth of a second, so each time that the limit is passed, at most a
-//! tenth of a second too much counts as fresh.
+//! ([`SeriesRow::oldest_ms`]). If this age exceeds the limit by 0.3 s, for example, 0.3 s of the second count as not
+//! fresh; if by more than a second, the whole second. The record has arrival times only to a tenth of a second. Each
+//! time that the age passes the limit, the time that counts as fresh may therefore be 0.1 s too long.
 use crate::account;
 use crate::record::{Ending, FreshWindow, Record, SeriesRow};
 use crate::series::step;
 use std::time::Duration;
 
-/// If the last window is shorter than this share of a whole window, it is joined to the window before it. A few seconds
-/// would otherwise decide the worst window.
+/// If the last window is shorter than this share of a full window, it is joined to the window before it. Without this
+/// rule, a few seconds at the end of a run could be its worst window.
 const MIN_WINDOW_SHARE: f64 = 0.5;
-/// Maximum number of rows that are added for messages that were never sent, one per second of a week. A wrong time in a
-/// record could otherwise add any number of them.
+/// If a load stopped early, rows without arrivals are added up to its planned end: at most one for each second of a
+/// week. Without this limit, a wrong time in a record could add any number of rows.
 const MAX_UNSENT_ROWS: usize = 7 * 24 * 3600;
 
 /// Limit for the age of the newest message, and the length of the windows in which freshness is judged.
@@ -28,16 +28,16 @@ const MAX_UNSENT_ROWS: usize = 7 * 24 * 3600;
 pub struct FreshnessLimit {
     /// The run is fresh while the newest message is younger than this.
     pub age: Duration,
-    /// Length of a window, or `None` for the whole run.
+    /// Length of each part of the run for which freshness is computed, or `None` to compute it for the whole run.
     pub window: Option<Duration>,
 }
 
 /// Returns the windows of a run, or `None` if arrivals were not observed or if the run is shorter than a window.
 ///
 /// The first window begins with the first second in which a message was due. The last window ends with the last such
-/// second, because no new mail can arrive after the load. Until the first message arrives, the age counts from the
-/// beginning of the first window. The windows also cover the time of messages that were due but never sent, because
-/// these belong to the load.
+/// second, because no new mail can arrive after the load. Until the first message arrives, the time since the beginning
+/// of the first window counts as the age of the newest message. If the load stopped early, the last window ends with
+/// the planned end of the load instead, because messages that were due but never sent belong to the load.
 pub(crate) fn windows(record: &Record, limit: FreshnessLimit) -> Option<Vec<FreshWindow>> {
     let delivered = record.ledger.delivered?;
     let rows = with_unsent(judged(&record.series)?, record);
@@ -55,8 +55,6 @@ pub(crate) fn windows(record: &Record, limit: FreshnessLimit) -> Option<Vec<Fres
         age_s = row.oldest_ms.map_or(age_s + span_s, |ms| ms / 1e3);
         let from_s =
             begin as f64 + (row.second.saturating_sub(begin) as f64 / window_s).floor().max(0.0) * finite(window_s);
-        // Add a rest of less than half a window to the window before, because a few seconds must not decide the worst
-        // window.
         let is_rest = (end as f64 - from_s) < window_s * MIN_WINDOW_SHARE && window_s.is_finite();
         let is_same = |last: &FreshWindow| is_rest || (last.from_s - from_s).abs() < 1e-6;
         if !windows.last().is_some_and(is_same) {
@@ -77,7 +75,7 @@ pub(crate) fn is_shorter_than_window(record: &Record, limit: FreshnessLimit) -> 
     limit.window.is_some_and(|window| length_s < window.as_secs_f64())
 }
 
-/// Returns the freshness of the worst window in percent, or `None` without windows.
+/// Returns the percentage of fresh time in the window with the lowest percentage, or `None` if there are no windows.
 pub(crate) fn worst(windows: &[FreshWindow]) -> Option<f64> {
     windows.iter().map(|window| window.fresh_percent).min_by(f64::total_cmp)
 }
@@ -89,8 +87,8 @@ fn judged(rows: &[SeriesRow]) -> Option<&[SeriesRow]> {
     rows.get(first..=last)
 }
 
-/// If messages were due but never sent, adds empty rows up to the planned end of the load, so that the age keeps
-/// growing until then.
+/// If messages were due but never sent, adds rows without arrivals up to the planned end of the load. In these rows,
+/// the age of the newest message keeps growing.
 fn with_unsent(rows: &[SeriesRow], record: &Record) -> Vec<SeriesRow> {
     let mut rows = rows.to_vec();
     let is_cut_short = matches!(record.ending, Some(Ending::Interrupted | Ending::Aborted));
@@ -107,12 +105,11 @@ fn with_unsent(rows: &[SeriesRow], record: &Record) -> Vec<SeriesRow> {
     rows
 }
 
-/// Returns the beginning of the first row and the end of the last row, in seconds.
 fn span(rows: &[SeriesRow]) -> Option<(u64, u64)> {
     Some((rows.first()?.second, rows.last()?.second.saturating_add(step(rows))))
 }
 
-/// Returns 0 for the infinite window that stands for the whole run, because infinity times 0 is not a number.
+/// Replaces an infinite length (one window for the whole run) by 0. The caller multiplies it by 0, and ∞ × 0 is NaN.
 fn finite(window_s: f64) -> f64 {
     if window_s.is_finite() { window_s } else { 0.0 }
 }
@@ -137,8 +134,8 @@ mod tests {
     use crate::stage::Stage;
     use crate::tally::SourceTally;
 
-    /// Makes a run with one message per second. `ages_s` has the greatest age in each second. The record ends with a
-    /// row after the load, which must not be judged.
+    /// Makes a run with one message per second. `ages_s` has the maximum age of the newest message in each second. Then
+    /// comes a row after the load, which `windows` must ignore although its age is huge.
     fn record(ages_s: &[Option<f64>]) -> Record {
         let mut record = Record::empty();
         record.ledger.delivered = Some(ages_s.len() as u64);
@@ -165,7 +162,7 @@ mod tests {
 
     #[test]
     fn a_gap_counts_from_where_the_limit_was_passed() {
-        // From 4 s to 7 s, no newer message arrives, so the age grows by a second per second.
+        // No newer message arrives in seconds 4 to 6, so the newest message ages by a second per second, up to 3.5 s.
         let record = record(&[1.0, 1.0, 1.0, 1.0, 1.5, 2.5, 3.5, 1.0, 1.0, 1.0].map(Some));
         assert_eq!(shares(&record, 2.0, None), Some(vec![85.0]), "0.5 s of second 5 and all of second 6");
         assert_eq!(shares(&record, 2.0, Some(5)), Some(vec![100.0, 70.0]));
@@ -194,8 +191,8 @@ mod tests {
         let fresh = |record: &Record| windows(record, FreshnessLimit { age: Duration::from_secs(2), window: None });
         assert_eq!(fresh(&record).unwrap()[0].fresh_percent, 100.0, "all that was due was sent");
         record.due = Some(20);
-        // The newest message is 1 s old at the end of the last row, which is 13 s. Its age then grows until the planned
-        // end, because messages are still due but none arrives.
+        // The load should last from 3 to 20 s, but stops at 13 s, when the newest message is 1 s old. At 14 s, this
+        // message is 2 s old, so 11 s of the 17 s, or 65 %, are fresh.
         let window = &fresh(&record).unwrap()[0];
         assert_eq!((window.fresh_percent.round(), window.from_s, window.to_s), (65.0, 3.0, 20.0));
         let length_s = record.workload.duration_limit_s.take();

@@ -1,4 +1,4 @@
-//! Decides the verdict of a run: sorts the reasons against it by weight, and derives the outcome.
+//! Decides the verdict of a run: sorts the reasons that speak against the run by weight, and derives the outcome.
 //!
 //! ```text
 //! lost, duplicates, corrupt, rejected, failed … beyond what was granted or ordered   FAIL
@@ -8,7 +8,7 @@
 //! none of these                                                                      PASS
 //! ```
 //!
-//! Each reason has a [`Cause`]. Causes are ordered as in this table, and the first cause decides the outcome.
+//! Each reason has a [`Cause`]. Causes are ordered as in this table, and the first cause of a run decides its outcome.
 use crate::account::{Topology, fates_sum, is_open_loop, is_watched, sum_of_fates, unsent};
 use crate::foreign_load::BusyHost;
 use crate::reason::Reason;
@@ -23,21 +23,21 @@ use crate::validity::{limits, warnings};
 use mailrun_text::words::{counted, grouped, listed};
 use std::time::Duration;
 
-/// Limit of the 99th percentile of the start delay in an open loop. Beyond this limit, the source did not offer the
-/// load as it was planned.
+/// Maximum 99th percentile of the delay with which a source may begin messages in an open loop. With a longer delay,
+/// the source fell behind its schedule, and the verdict says so.
 const LAG_LIMIT_MS: f64 = 10.0;
 /// In an open loop, at least this share of the requested rate must have been offered.
 const MIN_RATE_SHARE: f64 = 0.95;
 /// A source or sink that was busy for more than this share of its threads' time may itself have been the limit, instead
 /// of the server.
 const MAX_BUSY_SHARE: f64 = 0.90;
-/// Minimum length of a load for the rule about busy threads. During a shorter load, a process is mostly busy with
+/// Minimum length of a load for which busy threads are reported. During a shorter load, a process is mostly busy with
 /// starting and ending.
 const MIN_BUSY_S: f64 = 1.0;
-/// Minimum length of a run for the rule about the rate. In a shorter run, the first connections dominate the rate, so a
-/// missed rate says nothing about the server.
+/// Minimum length of a run for which a missed rate is judged. In a shorter run, the first connections dominate the
+/// rate, so a missed rate says nothing about the server.
 const MIN_RATE_S: f64 = 1.0;
-/// Remark on a run in which the source sent to the sink. A short report omits it, because it requires no action.
+/// Remark on a run in which the source sent directly to the sink. A short report omits it, as it requires no action.
 pub const NO_SERVER: &str = "There was no server: this is the limit of source and sink on this host.";
 /// Deliveries fall behind if their rate is below this share of the rate of accepted messages.
 const BEHIND_SHARE: f64 = 0.9;
@@ -46,7 +46,7 @@ const MIN_QUEUE: u64 = 20;
 const MAX_NAMED_STALLS: usize = 3;
 
 impl Cause {
-    /// Returns the outcome of a run whose first reason has this cause, or `None` if the cause does
+    /// Returns the outcome of a run whose weightiest reason has this cause, or `None` if a reason with this cause does
     /// not affect the outcome.
     pub fn outcome(self) -> Option<Outcome> {
         match self {
@@ -85,8 +85,8 @@ impl Cause {
         }
     }
 
-    /// True if a reason with this cause clears `Verdict::closed`: messages are missing, doubled or changed, or the
-    /// counts cannot be trusted.
+    /// True if this cause means that messages are missing, doubled or changed, or that the counts cannot be trusted.
+    /// `Verdict::closed` is then false.
     fn keeps_open(self) -> bool {
         matches!(
             self,
@@ -105,13 +105,13 @@ impl Cause {
     }
 }
 
-/// Facts that the verdict depends on but that a record does not contain.
+/// Facts about a run that [`judge`] needs and that the run's record does not contain.
 #[derive(Clone, Copy, Debug)]
 pub struct VerdictInputs {
     pub topology: Topology,
     /// Faults that the sink caused because the user asked for them, or `None` if the user asked for none.
     pub ordered: Option<Ordered>,
-    /// Length of the pause in arrivals that ended the wait for mail, or `None` if the wait ended otherwise.
+    /// Set if the run stopped waiting for missing mail because no mail had arrived for this long.
     pub quiet_timeout: Option<Duration>,
 }
 
@@ -129,8 +129,8 @@ pub fn judge(record: &Record, circumstances: &VerdictInputs) -> Verdict {
         || reasons.iter().any(|reason| reason.cause.outcome() == Some(Outcome::Invalid));
     reasons.extend(rate_reason(record, circumstances.topology, is_our_fault));
     reasons.extend(threshold_reasons(record));
-    // If our own process ran out of memory, drop the findings that may follow from its death, because they say nothing
-    // about the server.
+    // If our source, sink or endpoint ran out of memory, its death may be why messages failed or seem lost. Remove such
+    // reasons from the verdict, because they say nothing about the server.
     if lacked_memory(record) {
         reasons.retain(|reason| !follows_from_death(reason.cause));
     }
@@ -150,8 +150,8 @@ fn part_verdict(shard: &ShardRow) -> Verdict {
     Verdict { why: reason.clone(), reasons: vec![reason], causes: vec![Cause::Remark], ..Verdict::default() }
 }
 
-/// Makes a verdict from reasons: sorts them by cause, and lets the first decide the outcome. `pass` is the verdict's
-/// text if no reason changes the outcome.
+/// Makes a verdict from reasons. Sorts the reasons by cause, the weightiest first, and takes the outcome from the first
+/// reason. `pass` is the verdict's text if no reason changes the outcome.
 pub fn decide(mut reasons: Vec<Reason>, pass: &str) -> Verdict {
     reasons.sort_by_key(|reason| reason.cause);
     let outcome = reasons.first().and_then(|reason| reason.cause.outcome());
@@ -179,15 +179,16 @@ pub fn take_reasons(verdict: &mut Verdict) -> impl Iterator<Item = Reason> + use
     texts.zip(std::mem::take(&mut verdict.causes)).map(|(text, cause)| Reason { cause, text })
 }
 
-/// Gives reasons with these causes the cause [`Cause::Ordered`], so that they no longer count against the run. `reason`
-/// tells the reader what the user asked for.
+/// Excuses all reasons that have one of these causes, because the user asked for such faults: their cause becomes
+/// [`Cause::Ordered`]. Adds `reason`, which tells the reader what the user asked for.
 pub fn accept_ordered(verdict: &mut Verdict, causes: &[Cause], reason: Reason, pass: &str) {
     let closed = verdict.closed;
     let known = take_reasons(verdict).map(|known| match causes.contains(&known.cause) {
         true => Reason { cause: Cause::Ordered, ..known },
         false => known,
     });
-    // `decide` sorts stably, so the sentence about what the user ordered stays before the reasons that it excuses.
+    // `decide` keeps the order of reasons that have the same cause. Put `reason` first, so that the user reads which
+    // faults were requested before the problems that they excuse.
     let reasons = std::iter::once(reason).chain(known).collect();
     *verdict = Verdict { closed, ..decide(reasons, pass) };
 }
@@ -271,8 +272,8 @@ fn relay_noun(party: &Party) -> &'static str {
     if party.name.starts_with("mailrun") { Role::Relay.name() } else { "server" }
 }
 
-/// Returns the reason that the death of our own source, sink or endpoint adds to the verdict. If that process ran out
-/// of memory, the run is invalid instead of failed, because the server is not to blame.
+/// Returns a reason for the verdict, which tells that our own source, sink or endpoint died. If that process ran out of
+/// memory, the run is invalid instead of failed, because the server is not to blame.
 pub fn death_reason(name: &str, death: &Death) -> Reason {
     let cause = if death.out_of_memory { Cause::Exhausted } else { Cause::Died };
     Reason::new(cause, death_text(name, death))
@@ -291,8 +292,8 @@ fn lacked_memory(record: &Record) -> bool {
     ours.filter_map(|party| party.died.as_ref()).any(|death| death.out_of_memory)
 }
 
-/// True if the death of our own source or sink can explain a reason with this cause. Such a reason says nothing about
-/// the server.
+/// True if the death of our own source or sink can lead to this cause, for example to mail that seems lost. A reason
+/// with this cause then says nothing about the server.
 fn follows_from_death(cause: Cause) -> bool {
     matches!(
         cause,
@@ -318,8 +319,8 @@ fn fate_reasons(record: &Record, circumstances: &VerdictInputs) -> Vec<Reason> {
     let fate_reasons = Fate::ALL.into_iter().filter_map(|fate| {
         let count = fate.count(&record.ledger).unwrap_or_default();
         match () {
-            // If the user set a threshold on this kind of fault, the threshold decides and adds its own reason if it is
-            // missed.
+            // If the user set a threshold on this fate, such as lost mail, add no reason here. `threshold_reasons` adds
+            // a reason if the threshold is missed.
             () if has_threshold(record, fate) => None,
             () if count == 0 && bounds.min(fate) == 0 => None,
             () if !fate.is_fault() => None,
@@ -327,7 +328,7 @@ fn fate_reasons(record: &Record, circumstances: &VerdictInputs) -> Vec<Reason> {
                 Some(Reason::new(Cause::Ordered, format!("As ordered, {}: {}.", fate.name(), grouped(count))))
             }
             () if matches!(fate, Fate::Failed | Fate::InDoubt) && gone_server(record).is_some() => None,
-            // If the source itself lacked a resource to connect, `validity::limits` reports it, so add no reason.
+            // If the source itself lacked descriptors or ports, `validity::limits` reports this, so add no reason here.
             () if fate == Fate::Failed && count <= refused_by_ourselves(record) => None,
             () => Some(Reason::new(fate.cause(), fate_text(record, fate, count, &bounds))),
         }
@@ -345,14 +346,13 @@ fn fate_reasons(record: &Record, circumstances: &VerdictInputs) -> Vec<Reason> {
     reasons
 }
 
-/// Returns the stall in which the server disappeared. Returns `None` if a process is known to have died or the source
-/// lacked descriptors or ports, because these explain the failed connections.
+/// Returns the stall at the end of the run if the server stopped answering for good. Returns `None` if a process died
+/// or the source ran out of descriptors or ports, because either of them explains the failed connections.
 fn gone_server(record: &Record) -> Option<&StallRow> {
     final_stall(record).filter(|_| !has_death(record) && refused_by_ourselves(record) == 0)
 }
 
-/// Returns the number of recipients whose connection failed because the source itself ran out of descriptors or
-/// ports.
+/// Returns the number of recipients whose connection failed because the source itself ran out of descriptors or ports.
 fn refused_by_ourselves(record: &Record) -> u64 {
     let of_source = |party: &str| record.parties.iter().any(|known| known.role == Role::Source && known.name == party);
     let times = record.exhausted.iter().filter(|row| of_source(&row.party)).map(|row| row.count);
@@ -366,19 +366,18 @@ fn expired_reason(record: &Record, circumstances: &VerdictInputs) -> Option<Reas
     Some(Reason::new(if is_ordered { Cause::Ordered } else { Cause::Expired }, text))
 }
 
-/// Computes for each fate how often the faults requested by the user can have caused it, at least and at most.
+/// Bounds of how often each fate, such as lost, occurs if nothing but the faults that the user requested goes wrong.
 struct OrderedBounds {
     ordered: Option<Ordered>,
     topology: Topology,
-    /// Fate of the mail that the sink was told to drop: lost or, if the server's queue cannot be read, not
-    /// delivered.
+    /// Fate of the mail that the sink was told to drop: lost or, if the server's queue cannot be read, not delivered.
     missing: Fate,
-    /// Length of the pause in arrivals that ended the wait for mail, if a pause ended it.
     quiet_timeout: Option<Duration>,
     /// Maximum number of recipients whose mail a single reply or connection can affect.
     each: u64,
-    /// Number of recipients with other fates, such as in doubt. Requested faults may have affected their mail without
-    /// changing its fate, so the minimum of a requested fate is lower by this number.
+    /// Number of recipients whose mail counts as neither delivered nor lost, but for example as rejected or in doubt.
+    /// If the sink dropped or doubled such mail on request, it does not count as lost or duplicate. `min` is therefore
+    /// lower by `slack`.
     slack: u64,
 }
 
@@ -393,7 +392,7 @@ impl OrderedBounds {
             topology: circumstances.topology,
             quiet_timeout: circumstances.quiet_timeout,
             missing: if ledger.lost.is_none() { Fate::NotDelivered } else { Fate::Lost },
-            // With streaming, a connection has two messages in transit, so a cut can make both of them fail.
+            // With streaming, the next RCPT precedes the reply to a message, so one cut can make both messages fail.
             each: u64::from(record.workload.recipients.max(1)) * if is_stream { 2 } else { 1 },
             // Records of other programs may contain any numbers, so the sum must not overflow.
             slack: others.into_iter().flatten().fold(0, u64::saturating_add),
@@ -405,7 +404,7 @@ impl OrderedBounds {
         (self.min(fate)..=self.max(fate)).contains(&count)
     }
 
-    /// Returns how often this fate must have occurred at least, assuming that the sink caused all requested faults.
+    /// Returns the lower bound of how often this fate occurs because of the faults that the sink caused on request.
     fn min(&self, fate: Fate) -> u64 {
         let Some(ordered) = self.ordered else { return 0 };
         match fate {
@@ -413,8 +412,8 @@ impl OrderedBounds {
             Fate::Lost | Fate::NotDelivered => 0,
             Fate::Duplicates => ordered.duplicates.saturating_sub(self.slack),
             Fate::Corrupt => ordered.corrupt,
-            // The minimum is 0, because the sink may have refused a command that belongs to no message, or a message
-            // that was then tried again.
+            // The lower bound is 0, because requested faults of the sink need not make any message fail. A refused
+            // command may belong to no message, or the sender may have sent the message again with success.
             Fate::Rejected | Fate::Failed | Fate::InDoubt | Fate::Bounced | Fate::Rewritten | Fate::Copied => 0,
         }
     }
@@ -463,8 +462,8 @@ fn fate_text(record: &Record, fate: Fate, count: u64, bounds: &OrderedBounds) ->
         Fate::Lost => format!("Lost: {amount}{of_created} {noun} {were} accepted and never arrived{faults}."),
         Fate::NotDelivered => not_delivered_text(record, count, bounds.quiet_timeout, &faults),
         Fate::Duplicates => {
-            // Without ORCPT, the ledger numbers recipients by their addresses, so a rewritten address may by chance get
-            // the number of another recipient, who then seems to have two copies.
+            // Without ORCPT, the ledger knows a recipient only by a number computed from the address. If a rewritten
+            // address yields another recipient's number, that recipient seems to get the message twice.
             let is_doubtful = record.workload.recipients > 1
                 && record.ledger.rewritten.is_some_and(|count| count > 0)
                 && record.rewrites.is_empty();
@@ -525,8 +524,8 @@ fn rewritten_text(record: &Record, count: u64) -> String {
 /// `100 copies arrived for addresses that were no recipients: audit@b.example.`
 fn copied_text(record: &Record, count: u64) -> String {
     let added: u64 = record.rewrites.iter().filter(|row| row.original.is_none()).map(|row| row.count).sum();
-    // If the recipients that the server added did not get all copies, also list the rewritten recipients, because the
-    // server must have rewritten some of them to several addresses.
+    // List the addresses that the server added. If fewer than `count` copies went to these addresses, the server must
+    // also have rewritten a recipient to several addresses, so list rewritten recipients as well.
     let pairs = record.rewrites.iter().filter(|row| row.original.is_none() || added < count);
     let pairs = pairs_text(pairs, count).map_or_else(String::new, |pairs| format!(": {pairs}"));
     match count {
@@ -536,7 +535,7 @@ fn copied_text(record: &Record, count: u64) -> String {
 }
 
 /// Lists the most frequent pairs of addresses. A pair that accounts for all `count` arrivals is listed without a
-/// number. Returns `None` without pairs.
+/// number. Returns `None` if there is no pair to list.
 fn pairs_text<'r>(rows: impl Iterator<Item = &'r RewriteRow>, count: u64) -> Option<String> {
     let rows: Vec<&RewriteRow> = rows.filter(|row| !row.address.is_empty()).collect();
     let text = |row: &&RewriteRow| {
@@ -564,8 +563,8 @@ fn rewrite_notes(record: &Record) -> impl Iterator<Item = String> {
     })
 }
 
-/// Names the faults of a sink if some of them led to this fate, for example ` (the sink was told
-/// to: drop 0.02)`.
+/// Names the faults that the user requested from the sink if they can have caused this fate, for example ` (the sink
+/// was told to: drop 0.02)`.
 fn faults_behind(record: &Record, fate: Fate) -> String {
     let number = |done: &Ordered| match fate {
         Fate::Lost | Fate::NotDelivered => done.lost,
@@ -578,7 +577,7 @@ fn faults_behind(record: &Record, fate: Fate) -> String {
     };
     let sinks = record.parties.iter().filter(|party| party.role == Role::Sink);
     let at_work = sinks.filter(|party| party.ordered.as_ref().is_some_and(|done| number(done) > 0));
-    // In records, a rule looks like `'.: drop 0.02' (15 times)`. Keep only `drop 0.02`.
+    // Records list a rule with its command and count: `'.: drop 0.02' (15 times)`. Keep only the fault, `drop 0.02`.
     let rule = |text: &String| {
         let rule = text.rsplit_once("' (").map_or(text.as_str(), |(rule, _)| rule).trim_matches('\'');
         rule.strip_prefix(".: ").unwrap_or(rule).to_owned()
@@ -611,8 +610,8 @@ fn not_delivered_text(record: &Record, count: u64, quiet_timeout: Option<Duratio
     )
 }
 
-/// Describes what the sink saw instead of `count` missing deliveries. Returns an empty text if the sink saw nothing
-/// that explains why they are missing.
+/// Explains why `count` deliveries may be missing, if the sink saw a sign of it, for example mail without a trace.
+/// Otherwise, returns an empty text.
 fn missing_explanation(record: &Record, count: u64) -> String {
     if let Some(untraced) = untraced_text(record, count) {
         return format!(" {untraced}");
@@ -620,7 +619,7 @@ fn missing_explanation(record: &Record, count: u64) -> String {
     if let Some(hidden) = receptions(record).find_map(|sink| hidden_text(sink.mailboxes.as_ref()?)) {
         return format!(" {hidden}");
     }
-    // If the sink has seen any mail of the run, do not ask the user whether the server delivers to it.
+    // If the sink has seen any mail of the run, the server delivers to it, so do not ask the user whether it does.
     let has_seen = [record.ledger.bounced, record.ledger.copied].iter().flatten().any(|count| *count > 0);
     if record.ledger.delivered != Some(0) || has_seen {
         return String::new();
@@ -711,8 +710,8 @@ fn rules_text<'r>(sinks: impl Iterator<Item = &'r Party>) -> Option<String> {
     (!rules.is_empty()).then(|| rules.join(", "))
 }
 
-/// Describes mail that reached the sink without a trace. If at least `missing` such messages arrived, they are probably
-/// messages of the run from which the server removed the trace.
+/// Describes mail that reached the sink without a trace field (`X-Mailrun`). If at least as many such messages arrived
+/// as are `missing`, the server has probably removed the field from the missing messages.
 fn untraced_text(record: &Record, missing: u64) -> Option<String> {
     let untraced = receptions(record).map(|sink| sink.untraced).fold(0, u64::saturating_add);
     let first = receptions(record).find(|sink| sink.untraced > 0)?;
@@ -728,8 +727,8 @@ fn untraced_text(record: &Record, missing: u64) -> Option<String> {
     Some(format!("{} without a trace arrived{fields}{question}", counted(untraced, "message")))
 }
 
-/// Describes which of its rules the sink applied, and which mail without a trace it received. Leaves out sentences that
-/// are already part of a reason.
+/// Describes which of its rules the sink applied, and which mail arrived without a trace field (`X-Mailrun`). Leaves
+/// out sentences that one of `reasons` already contains.
 fn sink_notes(record: &Record, reasons: &[Reason]) -> Vec<String> {
     let is_new = |text: &String| !reasons.iter().any(|reason| reason.text.contains(text.as_str()));
     let rules = rules_text(sinks(record)).filter(is_new).map(|rules| format!("The sink acted by its rules: {rules}."));
@@ -760,8 +759,8 @@ fn of_created(record: &Record) -> String {
     record.ledger.created.map_or_else(String::new, |created| format!(" of {}", grouped(created)))
 }
 
-/// Quotes the most frequent error that `is_meant` selects, for example
-/// ` (at data: 452 4.3.1 Insufficient system storage)`. Returns an empty text without such an error.
+/// Quotes the most frequent error for which `is_meant` returns true, for example ` (at data: 452 4.3.1 Insufficient
+/// system storage)`. Returns an empty text if there is no such error.
 fn first_said(record: &Record, is_meant: impl Fn(&ErrorRow) -> bool) -> String {
     let row = record.errors.iter().filter(|row| is_meant(row)).max_by_key(|row| row.count);
     row.map_or_else(String::new, |row| {
@@ -777,8 +776,8 @@ fn bounce_reason(row: &BounceRow) -> &str {
     reason.trim_end_matches('.')
 }
 
-/// Finds the stall in which the server disappeared. Such a stall lasts until the end of the run, and connections failed
-/// in it. No message was rejected in it, because a server that rejects mail is still there.
+/// Returns the last stall (no message accepted) if the server is gone: it lasted until the end of the run, and
+/// connections failed. If the server rejected mail during the stall, it is still there, so the result is `None`.
 fn final_stall(record: &Record) -> Option<&StallRow> {
     let accepting = record.stalls.iter().rfind(|stall| stall.stage == Stage::Accepted);
     accepting.filter(|stall| stall.to_the_end && stall.failed > 0 && stall.rejected == 0)
@@ -858,15 +857,15 @@ pub fn behind_schedule(record: &Record) -> Option<String> {
     })
 }
 
-/// True if messages waited for busy sessions much longer than the source itself delayed them. Sessions are busy
-/// only while the server works, so such waits are not the source's fault.
+/// True if messages waited for a free session more than twice as long as for the source itself (`lag_ms`). Sessions are
+/// busy only while the server works, so such waits are not the source's fault.
 fn waits_outweigh(record: &Record, lag_ms: f64) -> bool {
     record.stage(Stage::Created).and_then(|row| row.latency_ms).is_some_and(|waited| waited.p99 > 2.0 * lag_ms)
 }
 
-/// Judges the source's own delay. The delay makes the run invalid only if it may have decided a threshold and no other
-/// threshold was certainly missed. Otherwise `behind`, which describes a source that fell behind its schedule, becomes
-/// a remark.
+/// Judges the delay that the source itself caused. If this delay may have decided whether a threshold was met, the run
+/// is invalid, unless the server certainly missed another threshold. In all other cases, `behind`, which is the result
+/// of [`behind_schedule`], becomes a remark.
 pub fn lag_reason(record: &Record, behind: Option<String>) -> Option<Reason> {
     let is_undecided = |row: &&ThresholdRow| threshold::is_undecided_by_lag(record, row, LAG_LIMIT_MS);
     let host = BusyHost::of(record);
@@ -915,9 +914,9 @@ pub fn busy_share(record: &Record, party: &Party) -> Option<f64> {
     (share >= MAX_BUSY_SHARE).then_some(share)
 }
 
-/// Returns the average number of processors that a source or sink used in the whole seconds between two times of the
-/// run. Returns `None` if no such second was observed, or if the workers polled: only the sum of the time that they
-/// polled in vain is known, so it cannot be subtracted from single seconds.
+/// Returns the average number of processors that a source or sink used between two times of the run, counting only
+/// whole seconds. Returns `None` if no such second was observed, or if the workers busy-polled, because their idle
+/// polling is known only for the whole run and cannot be subtracted from each second.
 fn cores_from(record: &Record, party: &Party, begin_s: f64, end_s: f64) -> Option<f64> {
     let usage = record.usage.iter().find(|usage| usage.party == party.name && party.busy_poll.is_none())?;
     let is_within = |row: &&UsageRow| row.second as f64 >= begin_s && row.second as f64 + 1.0 <= end_s;
@@ -925,23 +924,23 @@ fn cores_from(record: &Record, party: &Party, begin_s: f64, end_s: f64) -> Optio
     (!cores.is_empty()).then(|| cores.iter().sum::<f64>() / cores.len() as f64)
 }
 
-/// A requested rate that was not offered, and whether this counts against the server or the generator.
+/// A requested rate that was not offered, and whether the server or the load generator is to blame.
 pub enum MissedRate {
-    /// The miss counts against nobody. For example, the rate was requested for too short a time, or other programs kept
-    /// the host busy.
+    /// Neither a slow server nor a slow load generator caused the miss. For example, the load was too short to judge a
+    /// rate, or other programs kept the host busy.
     Excused(Reason),
-    /// The miss counts against the server or the generator. The caller completes the sentence accordingly.
+    /// The server or the load generator was too slow. The caller must add to the text which of them it was.
     Missed(String),
 }
 
-/// Reports that a complete run in an open loop did not offer the requested rate, or returns `None`. The sentence starts
-/// with `party_offered`, for example `The source offered`.
+/// Compares the offered rate with the requested rate. Returns `None` if enough was offered, if the run had a closed
+/// loop, or if it ended early. The text in the result starts with `party_offered`, for example `The source offered`.
 pub fn missed_rate(record: &Record, party_offered: &str) -> Option<MissedRate> {
     let requested = record.workload.rate_per_s.filter(|_| is_open_loop(record))?;
     let created = record.stage(Stage::Created)?;
     let offered_s = record.offered_s.filter(|offered_s| *offered_s > 0.0);
-    // Divide by the time for which the load was offered. The rate of the created stage counts until the last message
-    // really began, so it would be lower if the source was late at the end.
+    // Divide by `offered_s`, the time in which load was offered, instead of using the rate of the stage `created`. If
+    // the source was late at the end of the load, its delay lowers that rate.
     let offered = offered_s.map(|offered_s| created.count as f64 / offered_s).or(created.rate_per_s)?;
     // A Poisson count of n has a standard deviation of √n, so a deviation of up to 2√n may be chance.
     let tolerance = match record.workload.arrival {
@@ -977,9 +976,9 @@ pub fn missed_rate(record: &Record, party_offered: &str) -> Option<MissedRate> {
     Some(MissedRate::Excused(Reason::new(Cause::RateNotOffered, text)))
 }
 
-/// Returns the number of sources if the rate was missed only because they did not offer their parts at the same time.
-/// In that case, every due message was sent, and none waited long for a session. A wait of more than half of the time
-/// by which the offer took longer than planned may be a stall of the server.
+/// Returns the number of sources if the rate was missed only because the sources started at different times, which made
+/// the load last longer. Every message was then sent when it was due. If a message waited for more than half of the
+/// additional time, the server may have stalled, so the result is `None`.
 fn sources_apart(record: &Record, created: &StageRow, requested_per_s: f64) -> Option<usize> {
     let sources = record.parties.iter().filter(|party| party.role == Role::Source).count();
     let excess_s = record.offered_s? - created.count as f64 / requested_per_s;
@@ -1010,8 +1009,8 @@ fn rate_reason(record: &Record, between: Topology, is_our_fault: bool) -> Option
     Some(Reason::new(Cause::RateMissed, text))
 }
 
-/// Reports thresholds that were missed, or that concern something that nobody observed. A missed threshold on a fate,
-/// such as lost mail, weighs as much as the fate itself.
+/// Reports thresholds that were missed, and thresholds whose value was not measured, for example because no sink was
+/// watched. A missed threshold on lost mail or another fate weighs as much as the fate itself.
 pub fn threshold_reasons(record: &Record) -> Vec<Reason> {
     let open = record.thresholds.iter().filter(|row| !row.passed);
     let reason = |row: &ThresholdRow| match (row.missed, threshold::fate_of(&row.expression)) {
@@ -1037,8 +1036,8 @@ pub fn threshold_reasons(record: &Record) -> Vec<Reason> {
     open.map(reason).chain(host_reason(record)).collect()
 }
 
-/// Reports that other programs kept the host busy, if this or the source's own delay may explain every missed threshold
-/// on time. Any other miss counts against the server, so the host is then no excuse.
+/// Reports that other programs kept the host busy, if this may explain a missed threshold on latency or rate. If the
+/// server certainly missed another of these thresholds, it is to blame in any case, so the result is `None`.
 fn host_reason(record: &Record) -> Option<Reason> {
     let host = BusyHost::of(record)?;
     let is_of_time = |row: &&ThresholdRow| {
@@ -1197,15 +1196,15 @@ fn wait_note(record: &Record) -> Option<String> {
 pub fn behind_note(record: &Record) -> Option<String> {
     let accepted = record.stage(Stage::Accepted)?;
     let delivered = record.stage(Stage::Delivered)?;
-    // Do not count messages that never arrived as queued, because they may never have been in a queue.
+    // Messages that never arrived may be lost instead of queued, so subtract them from the length of the queue.
     let never = accepted.count.saturating_sub(delivered.count);
     let queued = |rows: &[SeriesRow]| rows.iter().map(|row| row.queued).max().unwrap_or_default().saturating_sub(never);
     let deepest = queued(&record.series);
     let load_end = record.series.iter().rposition(|row| row.accepted > 0)?;
     let (early, late) = record.series[..=load_end].split_at(load_end.div_ceil(3).min(load_end));
     let is_slower = delivered.rate_per_s? < BEHIND_SHARE * accepted.rate_per_s?;
-    // With a constant latency, the queue is as long at the end of the load as at its beginning. Only a queue that grows
-    // shows that deliveries fell behind.
+    // A server with a long but constant latency has a long queue without falling behind. Deliveries fall behind only if
+    // the queue grows from the first third of the load to the rest.
     let has_grown = !early.is_empty() && queued(late) / 2 > queued(early).max(MIN_QUEUE);
     let is_long = deepest >= MIN_QUEUE.max(accepted.count / 20);
     (is_long && (is_slower || has_grown)).then(|| {

@@ -1,9 +1,9 @@
 //! Distributions of measured times, and a log of their distribution in each interval. Each distribution is an
 //! HdrHistogram of nanoseconds from 1 µs to 1 h with three digits.
 //!
-//! Each worker records into its own distribution. At regular intervals, the collector adds it to the sum, and the
-//! worker clears it. A distribution takes two words of memory until the first time is recorded. Then its size depends
-//! on its largest value: 16 KB at 1 ms, 96 KB at 1 s.
+//! Each worker records into its own distribution. At regular intervals, the collector adds this distribution to the
+//! sum, and then the worker empties it. A distribution takes two words of memory until the first time is recorded. Then
+//! its size depends on its largest value: 16 KB at 1 ms, 96 KB at 1 s.
 use crate::record::LatencyMs;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -18,8 +18,8 @@ use std::time::{Duration, SystemTime};
 const LOWEST_NS: u64 = 1_000;
 /// Longest time that the histogram distinguishes, 1 h.
 pub(crate) const HIGHEST_NS: u64 = 3_600_000_000_000;
-/// Value that is recorded for every time of more than 1 h. It is so much longer than 1 h that it is in another bucket
-/// of the histogram, also with two digits, so that no such time counts as within 1 h.
+/// Value that is recorded for every time of more than 1 h. It is 1 % above 1 h, because the histogram would otherwise
+/// put it into the same bucket as 1 h and count it as within 1 h.
 const LONGER_NS: u64 = HIGHEST_NS + HIGHEST_NS / 100;
 const NS_PER_MS: f64 = 1e6;
 /// Maximum length of a text that is decoded, so that a hostile text cannot use up memory. Our own texts have at most a
@@ -28,12 +28,12 @@ const MAX_ENCODED_BYTES: usize = 1 << 20;
 /// Maximum length of a decompressed histogram. A histogram with three digits that covers all 64-bit values has at most
 /// half of this length.
 const MAX_INFLATED_BYTES: u64 = 1 << 20;
-/// Length of the header before the compressed bytes. It consists of a cookie and the number of
+/// Number of bytes in the header of a compressed histogram. The header consists of a cookie and the number of
 /// compressed bytes.
 const DEFLATED_HEADER_BYTES: usize = 8;
 /// First bytes of a histogram in the format V2. Decoders choose the format by these bytes.
 const COOKIE: [u8; 4] = [0x1c, 0x84, 0x93, 0x13];
-/// Length of a histogram's own header in bytes. The header contains the number of bytes that follow it.
+/// Length of the header of a decompressed histogram in bytes. The header contains the number of bytes that follow it.
 const HEADER_BYTES: usize = 40;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -59,9 +59,9 @@ pub struct Latencies {
 }
 
 impl Latencies {
-    /// Creates a distribution with two significant digits instead of three, which takes an eighth
-    /// of the memory. Use it for times that are recorded several times per message: with three
-    /// digits, they would push a server's own data out of the processor's caches.
+    /// Creates a distribution with two significant digits instead of three, which takes an eighth of the memory. Use it
+    /// for durations that are recorded several times per message, because larger histograms would push a server's own
+    /// data out of the processor's caches.
     pub fn coarse() -> Self {
         Self { histogram: None, digits: Precision::Two }
     }
@@ -97,8 +97,8 @@ impl Latencies {
         let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(HIGHEST_NS).min(HIGHEST_NS);
         let from = ns(from);
         let to = ns(to).saturating_sub(1);
-        // Do not ask about a range beyond the maximum, because hdrhistogram would count the times of its last bucket
-        // instead.
+        // Return 0 for a range beyond the longest recorded time, because hdrhistogram would return the count of the
+        // bucket with the longest time.
         let reached = self.recorded().filter(|histogram| histogram.max() >= from && to >= from);
         reached.map_or(0, |histogram| histogram.count_between(from, to))
     }
@@ -118,8 +118,8 @@ impl Latencies {
         })
     }
 
-    /// Returns the time in milliseconds that the share `quantile` (0 to 1) of all times does not
-    /// exceed, or 0 without any times.
+    /// Returns a percentile in milliseconds, for example the 99th percentile for a `quantile` of 0.99. Returns 0
+    /// without any times.
     pub fn quantile_ms(&self, quantile: f64) -> f64 {
         self.recorded().map_or(0.0, |histogram| in_ms(histogram.value_at_quantile(quantile)))
     }
@@ -151,7 +151,7 @@ impl Latencies {
         let mut histogram: Histogram<u64> = Deserializer::new().deserialize(&mut bytes.as_slice()).ok()?;
         let digits =
             [Precision::Two, Precision::Three].into_iter().find(|digits| digits.number() == histogram.sigfig())?;
-        // Let the histogram grow, because a histogram that is added later may contain longer times.
+        // Let the histogram extend its range, because the caller may add times that are longer than all decoded times.
         histogram.auto(true);
         Some(Self { histogram: Some(Box::new(histogram)), digits })
     }
@@ -205,8 +205,8 @@ impl<W: Write> IntervalLog<W> {
         Ok(Self { to, serializer })
     }
 
-    /// Writes an interval that begins `from` after the start. Commas, blanks and line ends in `tag`
-    /// become `_`, because the format does not allow them in a tag.
+    /// Writes the times of one interval. `from` is the time from the start of the log to the beginning of the interval.
+    /// Commas, blanks and line ends in `tag` become `_`, because the format does not allow them in a tag.
     pub fn write(&mut self, tag: &str, from: Duration, length: Duration, times: &Latencies) -> io::Result<()> {
         let tag = tag.replace([',', ' ', '\r', '\n'], "_");
         let nothing;
@@ -285,8 +285,8 @@ mod tests {
     fn what_lies_between_is_counted() {
         let latencies = of([1, 5, 39, 40, 44, 45, 900].map(Duration::from_millis));
         let between = |from, to| latencies.count_between(Duration::from_millis(from), Duration::from_millis(to));
-        // Avoid recorded times as edges of a range, because the histogram keeps only three digits and may count such a
-        // time on either side of the edge.
+        // The limits of these ranges differ from all recorded times. The histogram keeps only three digits, so it could
+        // count a time equal to a limit on either side.
         assert_eq!([between(0, 10), between(38, 42), between(42, 48), between(48, 800)], [2, 2, 2, 0]);
         assert_eq!([between(901, 5000), between(10_000_000, 20_000_000), between(5, 5)], [0; 3]);
         assert_eq!(between(0, u64::MAX), 7);

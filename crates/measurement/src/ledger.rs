@@ -1,14 +1,13 @@
-//! The ledger: the set of units (message, recipient) seen so far, with a bit for each unit, in
-//! pages that are added as needed.
+//! The ledger: the set of message-recipient pairs seen so far. It has one bit for each pair, in pages that are
+//! allocated when a bit in them is first set.
 //!
 //! ```text
 //! (recipient, sequence >> 15) ──index──► page of 32,768 bits (4 KB)      bit = sequence & 32,767
 //! ```
 //!
-//! 100 million messages with one recipient take 3,052 pages (12.5 MB). No other memory grows with
-//! the number of messages. Badly or maliciously chosen sequence numbers cost a page each, so the
-//! number of pages is limited. The caller counts units that do not fit, and the verdict reports
-//! them.
+//! 100 million messages with one recipient take 3,052 pages (12.5 MB). No other memory grows with the number of
+//! messages. Mail with forged sequence numbers could take a page for each message, so the number of pages is limited.
+//! Pairs that would need more pages are not recorded, and the run's verdict reports their number.
 use crate::trace::{WARM_UP_SEQUENCE, load_stage_of, message_number};
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Read, Write};
@@ -19,8 +18,9 @@ const PAGE_BYTES: usize = PAGE_WORDS * 8;
 const PAGE_BITS_LOG2: u32 = 15;
 const PAGE_BITS: u64 = 1 << PAGE_BITS_LOG2;
 const MAGIC: &[u8; 8] = b"MRLEDGR1";
-/// Number of empty pages that [`Ledger::clear`] keeps. They take 1 MB, which is enough for all mail that a worker
-/// counts in two merge intervals, at any speed measured so far.
+/// Number of empty pages that [`Ledger::clear`] keeps for reuse, 1 MB in total. A worker thread clears its ledger each
+/// time that its counts are merged. At any speed measured so far, this many pages last for twice the time between
+/// merges.
 const SPARE_PAGES: usize = 256;
 
 type LedgerPage = Box<[u64; PAGE_WORDS]>;
@@ -29,7 +29,7 @@ type LedgerPage = Box<[u64; PAGE_WORDS]>;
 pub enum MarkResult {
     First,
     Again,
-    /// The message and recipient were not recorded, because they would need a page beyond the memory limit.
+    /// The message-recipient pair was not recorded, because it would need a page beyond the memory limit.
     Full,
 }
 
@@ -68,7 +68,7 @@ impl Default for Ledger {
 }
 
 impl Ledger {
-    /// Default limit of the memory for pages, 64 MB, which is enough for 536 million message-recipient pairs.
+    /// Default memory limit of a ledger's pages, 64 MB, which is enough for 536 million message-recipient pairs.
     pub const LIMIT_BYTES: usize = 64 << 20;
 
     pub fn with_limit(bytes: usize) -> Self {
@@ -95,7 +95,7 @@ impl Ledger {
         MarkResult::First
     }
 
-    /// Removes a message and recipient, and returns true if the ledger contained them.
+    /// Removes a message-recipient pair, and returns true if the ledger contained it.
     pub fn unmark(&mut self, sequence: u64, recipient: u32) -> bool {
         let (word, bit) = bit_position(sequence);
         let key = PageKey { recipient, number: sequence >> PAGE_BITS_LOG2 };
@@ -127,8 +127,8 @@ impl Ledger {
         self.page(key).is_some_and(|page| page[word] & bit != 0)
     }
 
-    /// Returns how many recipients of the message with this number are in the ledger, whichever stage of the load the
-    /// message belongs to, and whether or not it was sent in the warm-up.
+    /// Returns how many recipients of the message with this number are in the ledger. The number does not tell to which
+    /// stage of the load the message belongs, or whether to the warm-up, so all of them are searched.
     pub fn units_of(&self, number: u64) -> u32 {
         let (word, bit) = bit_position(number);
         let is_meant = |key: &PageKey| message_number(key.sequence()) >> PAGE_BITS_LOG2 == number >> PAGE_BITS_LOG2;
@@ -157,8 +157,8 @@ impl Ledger {
         self.index.iter().map(|(&key, &page)| count_ones_without(&self.pages[page], other.page(key))).sum()
     }
 
-    /// Returns the first messages that have recipients in `self` but not in `other`, at most `limit` of them. Each
-    /// comes with its number of such recipients.
+    /// Returns the sequence numbers of the first `limit` messages that have recipients in `self` but not in `other`,
+    /// each with the number of these recipients.
     pub fn messages_without(&self, other: &Self, limit: usize) -> Vec<(u64, u32)> {
         let mut keys: Vec<(PageKey, usize)> = self.index.iter().map(|(&key, &page)| (key, page)).collect();
         keys.sort_unstable_by_key(|(key, _)| (key.number, key.recipient));
@@ -186,9 +186,8 @@ impl Ledger {
         messages
     }
 
-    /// Calls `found` with each message that has recipients in both ledgers, and at least one recipient only in
-    /// `self`. The arguments are the message, its recipients that are only in `self`, and all of its recipients in
-    /// `other`.
+    /// Calls `found` for each message that is in both ledgers, but in `self` with recipients that are not in `other`.
+    /// The arguments are the message's sequence number, these recipients, and the recipients in `other`.
     pub fn for_each_stranger(&self, other: &Self, mut found: impl FnMut(u64, &[u32], &[u32])) {
         let mut ours: BTreeMap<u64, Vec<PageKey>> = BTreeMap::new();
         for (&key, &page) in &self.index {
@@ -223,7 +222,7 @@ impl Ledger {
         }
     }
 
-    /// Returns the part of the ledger for messages whose numbers are in one of these ranges, including messages of the
+    /// Returns a ledger with only the messages whose numbers are in one of these ranges, including messages of the
     /// warm-up.
     pub fn within(&self, numbers: &[Range<u64>]) -> Self {
         let mut subset = Self { page_limit: self.page_limit, ..Self::with_limit(0) };
@@ -246,7 +245,7 @@ impl Ledger {
         subset
     }
 
-    /// Returns the part of the ledger for messages that were due in this stage of the load. Stages count from 1.
+    /// Returns a ledger with only the messages that were due in this stage of the load. Stages count from 1.
     pub fn of_load_stage(&self, stage: u8) -> Self {
         self.pages_where(|sequence| load_stage_of(sequence) == stage)
     }
@@ -255,9 +254,8 @@ impl Ledger {
         self.pages_where(|sequence| sequence < WARM_UP_SEQUENCE)
     }
 
-    /// Copies the pages that `is_meant` selects by their first sequence number. This number is
-    /// enough, because all units of a page belong to the same stage of the load, and either all or
-    /// none of them to the warm-up.
+    /// Returns a copy of the ledger with only the pages for which `is_meant` is true. `is_meant` gets the first
+    /// sequence number of a page. This is enough, because a page never mixes stages of the load, nor warm-up and load.
     fn pages_where(&self, is_meant: impl Fn(u64) -> bool) -> Self {
         let mut subset = Self { page_limit: self.page_limit, ..Self::with_limit(0) };
         for (&key, &page) in self.index.iter().filter(|(key, _)| is_meant(key.sequence())) {
@@ -285,8 +283,8 @@ impl Ledger {
         self.count = 0;
     }
 
-    /// Writes the ledger: the magic number, the number of pages, and the recipient, number and bits
-    /// of each page. All numbers are little-endian.
+    /// Writes the ledger: the magic number, the number of pages, and each page. A page is written as its recipient, its
+    /// page number, and a bit for each message. All numbers are little-endian.
     pub fn write_to(&self, mut to: impl Write) -> io::Result<()> {
         let mut order: Vec<(PageKey, usize)> = self.index.iter().map(|(&key, &page)| (key, page)).collect();
         order.sort_unstable();
@@ -300,9 +298,9 @@ impl Ledger {
         to.flush()
     }
 
-    /// Reads a ledger that [`Self::write_to`] has written. Fails on anything else, and on more than
-    /// [`Self::LIMIT_BYTES`] of pages. Memory grows only with the bytes that are actually read,
-    /// whatever the header announces.
+    /// Reads a ledger that [`Self::write_to`] has written. Fails if the input is something else, or if its pages take
+    /// more than [`Self::LIMIT_BYTES`]. Memory grows only with the bytes that are actually read, whatever the header
+    /// announces.
     pub fn read_from(from: impl Read) -> io::Result<Self> {
         match Self::read_arrivals(from)? {
             [ledger, bounced, rewritten] if bounced.index.is_empty() && rewritten.index.is_empty() => Ok(ledger),
@@ -318,8 +316,8 @@ impl Ledger {
         ledgers[..=last].iter().try_for_each(|ledger| ledger.write_to(&mut to))
     }
 
-    /// Reads the ledgers that [`Self::write_arrivals`] has written. Fails on anything else, and has
-    /// the same limits as [`Self::read_from`].
+    /// Reads the three ledgers of a sink that [`Self::write_arrivals`] has written. Fails if the input is something
+    /// else, or if the pages of one ledger take more than [`Self::LIMIT_BYTES`].
     pub fn read_arrivals(mut from: impl Read) -> io::Result<[Self; 3]> {
         let mut ledgers = [Self::default(), Self::default(), Self::default()];
         ledgers[0].read_pages(&mut from)?;
@@ -364,8 +362,8 @@ impl Ledger {
         self.index.get(&key).map(|&page| &self.pages[page])
     }
 
-    /// Returns the index of the page with this key, and adds the page if needed. Returns `None` if
-    /// the new page would exceed the limit.
+    /// Returns the index in `pages` of the page for this recipient and this range of messages, and adds the page if
+    /// needed. Returns `None` if the new page would exceed the limit.
     #[inline]
     fn open_page(&mut self, key: PageKey) -> Option<usize> {
         match self.latest {
@@ -394,12 +392,12 @@ impl Ledger {
     }
 }
 
-/// Returns where a sequence number is in its page: the index of the word, and the bit in this word.
+/// Finds the bit of a sequence number in its page. Returns the index of the bit's 64-bit word, and the bit's mask.
 fn bit_position(sequence: u64) -> (usize, u64) {
     ((sequence >> 6) as usize % PAGE_WORDS, 1 << (sequence & 63))
 }
 
-/// Adds the bits of `theirs` to `ours`. Returns the number of bits that both pages had before.
+/// Sets all bits in `ours` that are set in `theirs`. Returns the number of bits that were already set in both.
 fn merge_page(ours: &mut LedgerPage, theirs: &LedgerPage) -> u64 {
     let mut again = 0;
     for (ours, theirs) in ours.iter_mut().zip(theirs.iter()) {
@@ -409,7 +407,7 @@ fn merge_page(ours: &mut LedgerPage, theirs: &LedgerPage) -> u64 {
     again
 }
 
-/// Copies the bits of `page` in this range to `kept`. Other bits of `kept` do not change.
+/// Copies the bits of `page` at these positions to `kept`, whose other bits do not change.
 fn copy_bits(kept: &mut LedgerPage, page: &LedgerPage, bits: &Range<u64>) {
     for (number, (kept, word)) in kept.iter_mut().zip(page.iter()).enumerate() {
         let first = number as u64 * 64;

@@ -1,4 +1,4 @@
-//! The stages of a load (`--stage`), each with its own figures and its own ledger row.
+//! Computes latencies, and counts of delivered, lost and other mail, separately for each stage of a load (`--stage`).
 //!
 //! ```text
 //! source   counts a message in the stage in which it was due, and puts the stage into the sequence number
@@ -13,9 +13,9 @@ use crate::tally::{RunTally, SourceTally};
 use std::time::Duration;
 
 impl SourceTally {
-    /// Makes the row of a stage from what the source has counted. `number` counts from 1. Accepted mail counts as in
-    /// flight, because the source does not see arrivals. `open` is the number of message-recipient pairs without a
-    /// result when the source stopped.
+    /// Makes the record's row for a stage of the load from the source's counts. Stages are numbered from 1. Accepted
+    /// mail counts as in flight, because the source does not see arrivals. `open` is the number of message-recipient
+    /// pairs without a result when the source stopped.
     pub fn load_stage_row(&self, number: u8, since: Stage, origin: Duration, open: u64) -> LoadStageRow {
         let nothing = Self::default();
         let tally = self.load_stages.get(usize::from(number) - 1).unwrap_or(&nothing);
@@ -55,8 +55,8 @@ impl RunTally {
 }
 
 impl LoadStageRow {
-    /// Returns the record of a run in which only the messages of this stage were due, so that thresholds on the stage
-    /// are judged like thresholds on a run. `run` is the record of the whole run.
+    /// Returns a record that describes this stage of the load as if it were a whole run. A threshold on the stage is
+    /// then evaluated by the same code as a threshold on a run. `run` is the record of the whole run.
     pub fn as_run(&self, run: &Record) -> Record {
         let is_within = |second: u64| (self.begin_s.floor()..self.end_s).contains(&(second as f64));
         let length_s = self.end_s - self.begin_s;
@@ -67,7 +67,7 @@ impl LoadStageRow {
             due: self.due,
             series: run.series.iter().filter(|row| is_within(row.second)).cloned().collect(),
             observed_until_s: run.observed_until_s,
-            // Without a warm-up, the load ends at `offered_s`, so set it to the end of the stage.
+            // This record has no warm-up, so `offered_s` counts from second 0 of the run, as `end_s` does.
             offered_s: Some(self.end_s),
             workload: Workload { arrival: run.workload.arrival, rate_per_s, ..Workload::default() },
             lag_ms: run.lag_ms,
@@ -79,8 +79,8 @@ impl LoadStageRow {
     }
 }
 
-/// Completes the ledger row of each stage in a source's record when the arrivals are known. `whole` contains the counts
-/// of the whole run, from which each stage takes its own part.
+/// Counts how many messages of each load stage were delivered, lost and so on, once the arrivals are known. `whole` has
+/// the message-recipient pairs of the whole run. This function divides them among the stages.
 pub fn close_accounts(record: &mut Record, whole: &AccountInputs<'_>) {
     for row in &mut record.load_stages {
         let Ok(number) = u8::try_from(row.number) else { continue };
@@ -90,7 +90,7 @@ pub fn close_accounts(record: &mut Record, whole: &AccountInputs<'_>) {
         let arrived = whole.arrivals.map(|arrivals| arrivals.units.of_load_stage(number));
         let bounced = whole.arrivals.map(|arrivals| arrivals.bounced.of_load_stage(number));
         let arrivals = arrived.as_ref().zip(bounced.as_ref()).map(|(units, bounced)| {
-            // Sinks do not count changed messages by stage, so their number is unknown here.
+            // A sink counts changed messages only for the whole run, so their number is unknown for this stage.
             Arrivals { corrupt: None, ..Arrivals::unharmed(units, bounced) }
         });
         let (queued, has_given_up) = match whole.queue {
@@ -111,7 +111,7 @@ pub fn close_accounts(record: &mut Record, whole: &AccountInputs<'_>) {
             failed: count(of_source.failed),
             in_doubt: count(of_source.in_doubt),
             has_reply_for_each: whole.has_reply_for_each,
-            // Subtract accepted messages, which the source counts as in flight because it does not see deliveries.
+            // A source's `in_flight` includes accepted messages. Subtract them to get the messages without a result.
             open: count(of_source.in_flight).saturating_sub(count(of_source.accepted)),
             overflow: 0,
             arrivals,
@@ -126,15 +126,15 @@ pub fn close_accounts(record: &mut Record, whole: &AccountInputs<'_>) {
     }
 }
 
-/// Computes the duplicates in a sink's record, of the run and of each stage of its load: the arrivals minus the
-/// distinct messages in `arrived`. Does nothing if the `source` sent messages with several recipients, because a stage
-/// counts messages and not recipients.
+/// Sets the number of duplicates in a sink's record, for the run and for each stage of its load: the arrivals minus the
+/// distinct messages in `arrived`. Does nothing if the `source` sent messages with several recipients, because
+/// `arrived` then contains several pairs for a message, and does not tell the number of messages.
 pub fn count_duplicates(sink: &mut Record, arrived: &Ledger, source: &Record) {
     if !has_single_recipients(source) {
         return;
     }
-    // Never count more duplicates than the sink did: mail that did not fit into the ledger, or that belongs to a
-    // missing part of the load, is not in `arrived`, so its arrivals would look like duplicates.
+    // If `arrived` lacks messages, because its memory is limited or a part of the load is missing, their arrivals look
+    // like duplicates. Therefore, never report more duplicates than the sink itself counted.
     let most = sink.ledger.duplicates.map_or(u64::MAX, |count| count.saturating_add(sink.ledger.copied.unwrap_or(0)));
     let again =
         |stage: &StageRow, units: &Ledger| stage.count.saturating_sub(units.without_warm_up().count()).min(most);
@@ -148,8 +148,9 @@ pub fn count_duplicates(sink: &mut Record, arrived: &Ledger, source: &Record) {
     }
 }
 
-/// Removes the figures that are not known for single stages. If a ledger had no room for some mail, this includes all
-/// figures from ledgers, because nobody knows to which stage that mail belongs.
+/// Removes the counts that are known only for the whole run and not for one stage, such as corrupt mail. If a ledger
+/// had no room for some mail, also removes all counts that come from ledgers, because nobody knows to which stage that
+/// mail belongs.
 fn known_by_stage(ledger: LedgerRow, has_overflow: bool) -> LedgerRow {
     let known = |count: Option<u64>| count.filter(|_| !has_overflow);
     LedgerRow {
@@ -176,8 +177,8 @@ fn has_single_recipients(record: &Record) -> bool {
     record.ledger.created == Some(created.saturating_add(of_warm_up))
 }
 
-/// Adds the arrivals that a sink has counted by stage to the stages of the source. If the sink does not count by stage,
-/// nothing is added.
+/// Adds to each stage of the source's load the arrivals that the sink has counted for this stage, if it counts by
+/// stage.
 pub(crate) fn join(
     rows: &mut [LoadStageRow],
     sink: &[LoadStageRow],
@@ -208,8 +209,8 @@ mod tests {
         Duration::from_millis(time)
     }
 
-    /// Returns the counts and the record of a source with two stages. `stages` has, for each stage, the milliseconds
-    /// until each message was accepted.
+    /// Returns the counts and the record of a simulated source. Its load has two stages of a second each. `stages`
+    /// contains, for each message of the first and of the second stage, the milliseconds until it was accepted.
     fn source(stages: [&[u64]; 2]) -> (SourceTally, Record) {
         let mut tally = SourceTally::default();
         let mut number = 0;

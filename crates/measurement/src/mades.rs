@@ -16,9 +16,9 @@ pub struct Mades {
     /// Names and versions of the brokers, as the brokers reported them when a connection opened.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub brokers: Vec<MadesBroker>,
-    /// Queues of the run, each with its purpose and its name.
+    /// Queues at the brokers that the run used, for example its outbox and its inbox.
     pub queues: Vec<MadesQueue>,
-    /// Receiver to which all messages are addressed.
+    /// Code of the receiver to which the run addressed all messages.
     pub receiver: String,
     /// Business type of the messages that are sent.
     pub message_type: String,
@@ -32,10 +32,11 @@ pub struct Mades {
     pub window: u64,
     /// Time after which the bench gives up on a message, in seconds.
     pub timeout_s: f64,
-    /// Time-out that the user asked for, if a threshold (`within`) needed a longer one.
+    /// Time-out of a message in seconds, as the user requested it. Present only if the bench raised it to `timeout_s`,
+    /// because a threshold (`within`) gives messages more time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub asked_timeout_s: Option<f64>,
-    /// Mean number of messages that were under way, over the whole run.
+    /// Mean number of messages that were under way at a time, averaged over the whole run.
     pub in_transit_mean: f64,
     /// Time that messages took from each stage to the next, for example from sent to settled.
     pub hops: Vec<MadesHop>,
@@ -52,8 +53,7 @@ pub struct Mades {
     pub purged: u64,
     /// Messages that came out of the inbox after another message that had been created later.
     pub reordered: u64,
-    /// Messages that were due, or could have been created, but had to wait because `max_in_transit` or `window` was
-    /// reached.
+    /// Messages that the bench created late, because `max_in_transit` or `window` was reached when they were due.
     pub waited_for_room: u64,
     /// Time of the endpoint's last reply, event or delivery, since the run began; `null` if there was none.
     pub last_answer_s: Option<f64>,
@@ -86,37 +86,38 @@ pub struct MadesBroker {
     pub version: String,
 }
 
-/// The load of a market, and how much of it was sent and arrived in time.
+/// A load that imitates the documents that participants of an electricity market send. Its counts tell how many of the
+/// due messages were sent and arrived in time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MadesMarket {
-    /// Shapes of messages that make up the load, in the order in which the user gave them.
+    /// Kinds of messages that make up the load (`--shape`), in the order in which the user gave them.
     pub shapes: Vec<MadesShape>,
-    /// Number of seconds of the market that pass in one second of the run.
+    /// How many times as fast the run is as the market: this many seconds of market time pass in one second of the run.
     pub acceleration: u32,
-    /// Time zone of the market, in which its quarter-hours begin.
+    /// Time zone of the market. The quarter-hours of the market begin on its clock.
     pub time_zone: String,
     /// Messages that were due but never created, because too many were under way or there was no connection.
     pub missed: u64,
-    /// A row for each quarter-hour of the market and each shape that had messages due in it.
+    /// What became of the messages due in each quarter-hour of the market's clock, with a row for each of `shapes`.
     pub windows: Vec<MadesWindow>,
 }
 
-/// A shape of a market's load: messages of one type that become due by one rule.
+/// A kind of message in a market's load: messages of one type that become due by one rule, such as every 5 minutes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MadesShape {
-    /// The shape as the user typed it, for example `heartbeat every 5m`.
+    /// The message type and the rule as the user typed them (`--shape`), for example `heartbeat every 5m`.
     pub name: String,
     /// Business type of the shape's messages, for example `HEARTBEAT`.
     pub message_type: String,
-    /// Messages of the shape that were due, whether they were created or not.
+    /// Messages of this kind that were due, even if the bench could not create them.
     pub due: Option<u64>,
-    /// Counts and latencies of the shape's messages at each stage, like `stages` of the record for the whole run.
+    /// Counts and latencies of the messages of this kind: a row for each stage on their way, for example settled.
     pub stages: Vec<StageRow>,
 }
 
-/// Messages of a shape that were due in one quarter-hour of the market.
+/// What became of the messages of one shape (kind of message) that were due in one quarter-hour of market time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MadesWindow {
@@ -124,17 +125,18 @@ pub struct MadesWindow {
     pub begin: String,
     /// Start of the quarter-hour in seconds since the run began; 0 if it started before the run.
     pub from_s: f64,
-    /// Name of the shape whose messages are counted.
+    /// Name of the shape whose messages this row counts, for example `heartbeat every 5m`.
     pub shape: String,
     /// Messages that were due in the quarter-hour.
     pub due: u64,
     /// Messages that were due in the quarter-hour and were created.
     pub created: u64,
-    /// Messages that arrived in the inbox. A tracing message counts as arrived when its event came.
+    /// Messages that arrived in the inbox. A tracing message counts as arrived when the bench got the event that
+    /// reports its arrival.
     pub arrived: u64,
-    /// Messages that reached the last stage, in time or late.
+    /// Messages that reached the last stage of their way, before or after their time-out.
     pub completed: u64,
-    /// Messages that reached the last stage after their time-out.
+    /// Messages that reached the last stage of their way only after their time-out.
     pub late: u64,
     /// Longest time from when a message was due until it reached its last stage. Messages that reached it after their
     /// time-out are left out.
@@ -146,30 +148,30 @@ pub struct MadesWindow {
 #[serde(rename_all = "lowercase")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum AcknowledgementSender {
-    /// The bench sends the documents, in the role of the receiving application.
+    /// The bench takes the role of the receiving application and sends the acknowledgement documents.
     #[default]
     Bench,
     /// The receiver of the messages sends the documents, so the bench does not know what happened to them on their way.
     Receiver,
 }
 
-/// Acknowledgement documents: either the bench sent them in the role of the receiving application, or it waited for the
-/// documents of the receiver.
+/// Counts and times of the acknowledgement documents, with which the receiving application answers messages. The bench
+/// takes the role of this application, or waits for the documents of the real one.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MadesAcknowledgements {
-    /// The application that sent the documents.
+    /// Who sent the acknowledgement documents: the bench or the real receiver of the messages.
     pub sender: AcknowledgementSender,
-    /// Queue into which the bench put the documents; empty if the receiver sent them.
+    /// Name of the queue into which the bench put its documents; an empty name if the receiver sent the documents.
     pub outbox: String,
-    /// Code to which the documents were addressed. It is the code of the sender as found in the inbox or, if the
-    /// receiver sent the documents, the receiver's own.
+    /// Component code to which the bench addressed its documents: the sender's code in the messages that arrived. If
+    /// the receiver sent the documents, this is the receiver's own code instead.
     pub receiver: String,
-    /// Message type of the documents; empty if the receiver sent them.
+    /// Message type of the documents that the bench sent; empty if the receiver sent the documents.
     pub message_type: String,
-    /// Documents that were sent, one for each message that arrived unchanged.
+    /// Acknowledgement documents that the bench sent, one for each message that arrived unchanged.
     pub sent: u64,
-    /// Sent documents that the broker accepted.
+    /// Documents of the bench that the broker accepted.
     pub accepted: u64,
     /// Sent documents that the broker returned.
     pub returned: u64,
@@ -177,8 +179,8 @@ pub struct MadesAcknowledgements {
     pub refused: u64,
     /// Sent documents that the endpoint gave up on, with an event FAILED or a final status of that name.
     pub failed: u64,
-    /// Documents that were changed on their way to the sender's inbox. Each copy of such a document counts, and none of
-    /// them acknowledges its message.
+    /// Documents that were changed on their way to the sender's inbox. Each changed copy counts here. A changed
+    /// document does not acknowledge its message.
     pub corrupt: u64,
     /// Messages whose document has a reason code other than A01 (accepted), so they count as not acknowledged.
     pub rejecting: u64,
@@ -190,7 +192,8 @@ pub struct MadesAcknowledgements {
     pub way_back_ms: Option<LatencyMs>,
 }
 
-/// Counts and times of the simulated endpoints (`mailrun mades-endpoint`), with which the bench's own are compared.
+/// Counts and times of the simulated endpoints (`mailrun mades-endpoint`), for comparison with the bench's own counts
+/// and times.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MadesTruth {
@@ -200,15 +203,15 @@ pub struct MadesTruth {
     pub times: Vec<MadesTimes>,
 }
 
-/// A number that both the simulator of the endpoints and the bench have counted, to check the bench.
+/// A number that both the simulator of the endpoints and the bench counted, so that errors of the bench show.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MadesCount {
     /// Name of what was counted, for example `reported DELIVERED`.
     pub name: String,
-    /// Number that the simulator of the endpoints counted.
+    /// Number that the simulator of the endpoints counted, and that the bench should have counted as well.
     pub done: u64,
-    /// Number that the bench counted.
+    /// The same number as the bench counted it. If it differs from `done`, the bench may have counted wrongly.
     pub seen: u64,
 }
 
@@ -216,11 +219,11 @@ pub struct MadesCount {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MadesTimes {
-    /// Name of the stage at which the times end.
+    /// Name of the stage whose times the row compares.
     pub stage: String,
-    /// Times that the simulator measured from when it took a message out of the outbox.
+    /// Times from when the simulator took a message out of the outbox, as the simulator measured them.
     pub done_ms: Option<LatencyMs>,
-    /// Times that the bench measured from when a message was created or due.
+    /// Times from when a message was created or due until it reached the stage, as the bench measured them.
     pub seen_ms: Option<LatencyMs>,
 }
 
@@ -244,7 +247,7 @@ pub struct MadesHop {
     pub from: String,
     /// Stage at which the time ends, for example settled.
     pub to: String,
-    /// Messages that were timed at both stages.
+    /// Messages for which the bench knows the times at both stages.
     pub count: u64,
     /// Messages that reached the stage `to` before the stage `from`. Their time counts as 0.
     pub overtaken: u64,
@@ -272,7 +275,7 @@ pub struct MadesTrouble {
 pub struct MadesNoCredit {
     /// Time at which a message first waited for credit, in seconds since the run began.
     pub first_s: f64,
-    /// Total time of all waits, in seconds.
+    /// Total time in which messages waited for credit, in seconds.
     pub total_s: f64,
 }
 

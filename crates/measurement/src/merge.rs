@@ -17,11 +17,12 @@ const NS_PER_S: i128 = 1_000_000_000;
 /// because only a wrong clock of the sink's host can cause them.
 const MAX_TAIL_S: u64 = 24 * 3600;
 
-/// Joins the records of source and sink into the run's record, which gets `ledger` as its ledger. Identity, host,
-/// surroundings and workload come from the source.
+/// Combines the records of source and sink into the record of the run. `ledger` tells what became of the mail.
+/// Identity, host, surroundings and workload come from the source.
 ///
-/// Whatever numbers the record of a sink on another host contains, no sum overflows. The verdict remains empty, because
-/// the caller may still add processes that it watched. The caller must call `judge::judge` afterwards.
+/// The record of a sink on another host may contain any numbers, so sums saturate instead of overflowing. The verdict
+/// remains empty, because it may depend on further processes, such as a relay. The caller must add these processes and
+/// then call `judge::judge`.
 pub fn merge_records(source: Record, sink: Option<Record>, ledger: LedgerRow) -> Record {
     let mut run = Record { ledger, verdict: Verdict::default(), ..source };
     let since = run.stages.iter().find_map(|row| row.since.filter(|_| row.name == Stage::Accepted));
@@ -49,8 +50,8 @@ pub fn merge_records(source: Record, sink: Option<Record>, ledger: LedgerRow) ->
         run.observed_until_s = run.observed_until_s.into_iter().chain(until_s).reduce(f64::max);
     }
     if run.ledger.delivered.is_some() && run.stage(Stage::Delivered).is_none() {
-        // If a sink received nothing, it has no row for the stage delivered, so add an empty one: it is known that
-        // nothing arrived.
+        // If a sink received nothing, it has no row for the stage delivered. Add a row with zero arrivals, because no
+        // row would mean that nobody watched for arrivals.
         let nothing = as_seen_from_source(StageRow::new(Stage::Delivered, "sink"), None, &run.ledger);
         run.stages.push(nothing);
     }
@@ -76,7 +77,8 @@ fn as_seen_from_source(mut row: StageRow, since: Option<Stage>, ledger: &LedgerR
 
 /// Converts times that a sink measured from its own origin to times since the run's origin.
 struct SinkClock {
-    /// Seconds from the run's origin to the sink's origin, which are added to each of the sink's times.
+    /// Seconds from second 0 of the run to second 0 of the sink's record. Adding them converts a time of the sink to a
+    /// time of the run.
     shift_s: f64,
     /// Latest time, in seconds since the run's origin, at which an event of the run can have happened.
     end_s: f64,
@@ -104,9 +106,9 @@ impl SinkClock {
         rows.into_iter().filter_map(|row| Some(EventRow { at_s: self.time(row.at_s)?, ..row })).collect()
     }
 
-    /// Joins the messages that were slowest to be accepted with the messages that were slowest to arrive. If the sink's
-    /// list is full, leaves out messages that only the source lists, because they arrived sooner than all messages of
-    /// the sink's list.
+    /// Combines the source's list of messages that were slowest to be accepted with the sink's list of messages that
+    /// were slowest to arrive. If the sink's list is full, all other messages arrived sooner, so messages that are only
+    /// in the source's list are left out.
     fn slowest(&self, accepted: Vec<SlowMessage>, arrived: Vec<SlowMessage>) -> Vec<SlowMessage> {
         let is_cut = arrived.len() >= MAX_SLOWEST;
         let mut accepted: BTreeMap<u64, SlowMessage> =
@@ -168,9 +170,9 @@ pub fn join_events(events: Vec<EventRow>, more: Vec<EventRow>) -> Vec<EventRow> 
     joined
 }
 
-/// Joins the series of source and sink. Sent and accepted messages come from the source, delivered messages and
-/// latencies from the sink. A row of the sink is left out if it is before the source's first row and has no delivery.
-/// It is also left out if it is so late that only a wrong clock of another host can explain it.
+/// Combines the source's and the sink's rows of the same second. Sent and accepted messages come from the source,
+/// delivered messages and latencies from the sink. Rows of the sink before the source's first row are left out if they
+/// have no delivery. Rows are also left out if they are so late that only a wrong clock can explain it.
 fn join_series(source: &Record, sink: &Record) -> Vec<SeriesRow> {
     let shift = (i128::from(sink.origin_ns) - i128::from(source.origin_ns) + NS_PER_S / 2).div_euclid(NS_PER_S);
     let begin = source.series.first().map_or(u64::MAX, |row| row.second);
@@ -207,7 +209,7 @@ fn with_latencies_of(other: &SeriesRow, row: SeriesRow) -> SeriesRow {
     }
 }
 
-/// Removes the rows after the last event. They come from a sink, which keeps running after the load has ended.
+/// Removes rows at the end that have no messages and errors. A sink adds such rows after the load has ended.
 fn trimmed(mut rows: Vec<SeriesRow>) -> Vec<SeriesRow> {
     let is_idle = |row: &SeriesRow| {
         [row.created, row.sent, row.accepted, row.delivered, row.errors].iter().all(|count| *count == 0)

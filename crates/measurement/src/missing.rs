@@ -40,14 +40,14 @@ impl MissingTransactions {
         other.messages.iter().for_each(|message| self.push(message.clone()));
     }
 
-    /// Removes the messages that the worker has handed over. They still count towards the limit, because a worker
-    /// reports only its first [`MAX_MISSING`] messages of a run.
+    /// Empties the list of a worker after the list was merged into the list of the run. The removed messages still
+    /// count towards [`MAX_MISSING`], because a worker reports only that many messages in a whole run.
     pub fn clear(&mut self) {
         self.cleared += self.messages.len();
         self.messages.clear();
     }
 
-    /// Returns the missing messages. Messages of the same worker are in the order in which they ended.
+    /// Lists the messages. Messages of the same worker are in the order in which their sending ended.
     pub fn iter(&self) -> impl Iterator<Item = &MissingTransaction> {
         self.messages.iter()
     }
@@ -61,8 +61,8 @@ pub struct KnownReply {
 }
 
 /// Lists the first messages that were accepted but did not reach all of their recipients. A message counts as bounced
-/// if a notification reported a bounce for one of the recipients that it did not reach. `known` returns the server's
-/// reply to the message with a given sequence number. Times in the list count from `origin`.
+/// if a notification reported a bounce for one of the recipients that it did not reach. The list also has the server's
+/// reply to each message, if `known` returns it for the sequence number. Times in the list are relative to `origin`.
 pub fn not_seen(
     accepted: &Ledger,
     arrived: &Ledger,
@@ -88,7 +88,7 @@ pub fn not_seen(
     units.into_iter().map(row).collect()
 }
 
-/// Removes messages that reached all of their recipients although the source received no 250 for them.
+/// Removes messages that reached all of their recipients. They were listed because the source received no 250.
 pub fn remove_arrived(messages: &mut Vec<MissingMessage>, arrived: &Ledger) {
     messages.retain(|message| arrived.units_of(message.message) < message.recipient_count.max(1));
 }

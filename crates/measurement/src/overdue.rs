@@ -1,40 +1,39 @@
-//! Messages that were due but did not reach a stage in time: they never arrived, or arrived after
-//! their time-out.
+//! Messages that were due but did not reach a stage in time: they never arrived, or arrived after their time-out.
 //!
-//! Each percentile counts such messages as infinitely late, because their times are longer than any limit:
+//! In percentiles, such a message counts as infinitely late, because its latency exceeds any limit. For example:
 //!
 //! ```text
 //! 390 of 400 arrived, 10 never did     p50  20 ms   of all 400
 //!                                      p99  > 3 s   it falls among the 10
 //! ```
-//! A limit is certainly missed if a message is lost, or if the run waited for the message longer than the limit. If the
-//! run waited less, a message that may still be in a queue leaves open whether the limit was missed.
+//! A message certainly exceeds a limit if it is lost, or if the run waited for it longer than the limit. If the run
+//! waited less, and the message may still be in a queue, nobody knows whether it exceeds the limit.
 use crate::latencies::Latencies;
 use crate::record::{LatencyMs, MissingFate, MissingMessage, Record, SeriesRow, StageRow};
 use crate::series;
 use crate::stage::Stage;
 use std::time::Duration;
 
-/// Returns the number of messages that were due, created or not. In a closed loop, all of them were created.
+/// Returns the number of messages that were due, created or not. In a closed loop, a message is due only when a session
+/// creates it, so all of them were created.
 pub fn due(record: &Record) -> Option<u64> {
     record.stage(Stage::Created).map(|row| row.count).max(record.due)
 }
 
-/// Returns the number of messages that were due but did not reach this stage in time. Duplicates do
-/// not make up for messages that are absent.
+/// Returns the number of messages that were due but did not reach this stage in time. A duplicate of another message
+/// does not replace an absent message.
 pub fn absent(record: &Record, row: &StageRow) -> u64 {
     let in_time = row.count.saturating_sub(row.late.saturating_add(arrived_again(record, row)));
     due(record).unwrap_or_default().saturating_sub(in_time)
 }
 
-/// Returns the number of absent messages that were sent. A message that was never sent is not
-/// counted, because that may be the source's fault.
+/// Returns how many messages were sent but did not reach the stage in time. Messages that were due but never sent are
+/// left out, because the source may be at fault.
 pub fn sent_in_vain(record: &Record, row: &StageRow) -> u64 {
     absent(record, row).saturating_sub(crate::account::unsent(record))
 }
 
-/// Returns how many of the arrivals that `row.count` includes are duplicates. Over MADES there are none, because
-/// `row.count` already leaves duplicates out.
+/// Returns the number of duplicates in `row.count`. Over MADES, this is 0, because `row.count` leaves duplicates out.
 pub(crate) fn arrived_again(record: &Record, row: &StageRow) -> u64 {
     if record.mades.is_none() { row.duplicates } else { 0 }
 }
@@ -54,20 +53,19 @@ pub fn undecided(record: &Record, row: &StageRow, limit: Duration) -> u64 {
     };
     let units = |message: &MissingMessage| u64::from(message.recipient_count.max(1));
     let old = record.missing.iter().filter(|_| is_of_far_end(row.name)).filter(is_old).map(units).sum();
-    // Messages of the warm-up are in `open` and `old`, but not in `absent`, so subtract `old` from `open`. Subtracting
-    // `old` from `absent` would hide missing messages of the load.
+    // Messages in `old` can no longer arrive in time. Subtract them from `open`, which includes the warm-up as `old`
+    // does. Subtracted from `absent`, an old message of the warm-up would hide a missing message of the load.
     let young = young.fold(0, |sum: u64, row| sum.saturating_add(row.created));
     absent.min(open.saturating_sub(old)).min(young)
 }
 
-/// Returns the time after which no message was due, in seconds since `origin_ns`, or infinity if it is unknown.
+/// Returns the end of the load in seconds since `origin_ns`, or infinity if it is unknown.
 fn load_end_s(record: &Record) -> f64 {
     let warm_up_s = record.warm_up.map_or(0.0, |warm_up| warm_up.length_s);
     record.offered_s.map_or(f64::INFINITY, |offered_s| warm_up_s + offered_s)
 }
 
-/// Returns the number of messages that may still reach a stage, because they are in flight or in a
-/// queue.
+/// Returns the number of messages that may still reach a stage, because they are in flight or in a queue.
 fn open(record: &Record, stage: Stage) -> u64 {
     let ledger = &record.ledger;
     let in_flight = ledger.in_flight.unwrap_or_default();
@@ -75,7 +73,7 @@ fn open(record: &Record, stage: Stage) -> u64 {
         let counts = [ledger.queued, ledger.not_delivered].into_iter().flatten();
         return counts.fold(in_flight, u64::saturating_add);
     }
-    // Without a sink, messages count as in flight even after the server has accepted them, so subtract these.
+    // Without a sink, `in_flight` includes accepted messages. Subtract them: they have passed all stages of a source.
     if ledger.delivered.is_none() { in_flight.saturating_sub(ledger.accepted.unwrap_or_default()) } else { in_flight }
 }
 
@@ -91,7 +89,7 @@ pub fn bound_ms(record: &Record, row: &StageRow, times: Option<&Latencies>) -> f
     }
     let waited_s = record.observed_until_s.map_or(0.0, |until_s| (until_s - load_end_s(record)).max(0.0));
     let is_open = absent(record, row).min(open(record, row.name)) > 0;
-    // If no absent message can still arrive, count each as later than the slowest message that arrived.
+    // The slowest arrival is no bound while absent messages can still arrive, because these might be faster.
     let longest_ms = times.filter(|_| !is_open).and_then(Latencies::summary).map_or(0.0, |times| times.max);
     longest_ms.max(waited_s * 1e3)
 }
@@ -118,16 +116,16 @@ pub fn summary(times: Option<&Latencies>, absent: u64) -> Option<LatencyMs> {
     })
 }
 
-/// Returns the time in milliseconds that a share (0 to 1) of all messages does not exceed. The time
-/// is infinite if the share includes absent messages.
+/// Returns a percentile in milliseconds, for example the 99th percentile for a `share` of 0.99. The result is infinite
+/// if the percentile falls among the `absent` messages.
 pub fn quantile_ms(times: &Latencies, share: f64, absent: u64) -> f64 {
     let count = times.count();
     let of_known = share * (1.0 + absent as f64 / count.max(1) as f64);
     if count == 0 || of_known > 1.0 { f64::INFINITY } else { times.quantile_ms(of_known) }
 }
 
-/// Completes the stages of a finished record, so that percentiles also count messages that never arrived. The record
-/// must already have its ledger, which says how many absent messages may still arrive.
+/// Computes the latencies of each stage again at the end of a run, so that messages which never arrived count as
+/// infinitely late. The caller must set the ledger before, because it tells how many of them may still be in a queue.
 pub fn complete_stages(record: &mut Record) {
     let is_timed = record.stages.iter().any(|row| row.histogram.is_some());
     let since = record.stages.iter().rev().find_map(|row| row.since);
@@ -136,7 +134,8 @@ pub fn complete_stages(record: &mut Record) {
         let times = row.histogram.as_deref().and_then(Latencies::decode);
         let absent = absent(record, row);
         let is_left = row.name == Stage::Created && is_closed;
-        // If messages arrived without a usable time, figures would describe only the absent messages, so add none.
+        // If messages arrived but none of these has a usable time, add no latencies. Otherwise, the infinite latencies
+        // of absent messages would stand for the whole stage.
         let is_untimed = times.is_none() && (row.count > 0 || !is_timed);
         let latency_ms = if is_left || is_untimed { row.latency_ms } else { summary(times.as_ref(), absent) };
         let is_beyond = latency_ms.is_some_and(|times| times.max.is_infinite());

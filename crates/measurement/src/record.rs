@@ -34,8 +34,8 @@ pub struct Record {
     /// Time at which the run started, in UTC (RFC 3339).
     pub started_at: String,
     /// CLOCK_MONOTONIC of `host` in nanoseconds at second 0, which is the moment at which the load began. All times of
-    /// the record count from this moment. A sink cannot know this moment, so second 0 of its record is a whole number
-    /// of seconds before or after it.
+    /// the record count from this moment. A sink does not know when the load began, so second 0 of its record may be
+    /// some whole seconds earlier or later.
     pub origin_ns: u64,
     /// The moment of `origin_ns` in UTC (RFC 3339), by the host's clock.
     pub zero_at: String,
@@ -45,11 +45,11 @@ pub struct Record {
     /// arrived.
     pub observed_until_s: Option<f64>,
     /// Time in which load was offered, in seconds. In an open loop, it lasts from the time at which the first message
-    /// was due to the end of the offer. In a closed loop, it lasts from when a session took up the first message to the
-    /// end of the last attempt. `null` if no load was offered.
+    /// was due to the end of the offer. In a closed loop, it begins when a session starts to send the first message,
+    /// and ends when the last message was accepted or failed. `null` if no load was offered.
     pub offered_s: Option<f64>,
     /// Messages that were due after the warm-up and before the planned end of the load, sent or not; `null` in a closed
-    /// loop. Messages that were never sent count as late.
+    /// loop. Messages that were never sent count as infinitely late in latencies.
     pub due: Option<u64>,
     /// The command line with which the run was started, one text for each argument.
     pub command: Vec<String>,
@@ -59,7 +59,7 @@ pub struct Record {
     pub commit: Option<String>,
     /// The machine on which the source or, in a sink's record, the sink ran.
     pub host: Host,
-    /// Clock from which `origin_ns` was read, with its relation to Unix time and to the clocks of sinks.
+    /// Clock from which `origin_ns` was read, and how far Unix time and the clocks of sinks differ from it.
     pub clock: Option<ClockRow>,
     /// The load that the source was asked to offer. A sink's record has only the part that the sink knows.
     pub workload: Workload,
@@ -76,12 +76,12 @@ pub struct Record {
     /// the load has no stages.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub load_stages: Vec<LoadStageRow>,
-    /// Durations of the phases of the dialogue that occurred, for example `connect` and `rcpt`, in their order.
+    /// Durations of the phases of the SMTP dialogue that occurred, for example `rcpt`, in the order of the dialogue.
     pub phases: Vec<PhaseRow>,
     /// Numbers of TLS handshakes, by process, TLS version and cipher suite; empty without TLS.
     pub tls: Vec<TlsRow>,
-    /// How late the source itself began messages in an open loop, although a session was free. The time that messages
-    /// waited for a free session is not included. The latency of the stage created contains both.
+    /// Delay with which the source began messages in an open loop although a session was free. Unlike the latency of
+    /// the stage `created`, this delay does not include the time that messages waited for a free session.
     pub lag_ms: Option<LatencyMs>,
     /// Other activity on the host during the run; `null` if it was not observed.
     pub surroundings: Option<Surroundings>,
@@ -121,7 +121,7 @@ pub struct Record {
     /// Reasons why mail bounced, by status code, the most frequent first; empty if nothing bounced.
     pub bounces: Vec<BounceRow>,
     /// Addresses under which mail arrived although the source had not named them: the 1000 most frequent, and a row for
-    /// all others; empty if servers reported none.
+    /// all others; empty if no server revealed one by ORCPT or NOTIFY.
     pub rewrites: Vec<RewriteRow>,
     /// Errors: replies of 4xx and 5xx, cut connections and time-outs.
     pub errors: Vec<ErrorRow>,
@@ -142,7 +142,7 @@ impl Record {
         serde_json::to_string_pretty(self)
     }
 
-    /// Returns the row of a stage or, over MADES, the row of the corresponding stage ([`stage_named`]).
+    /// Returns the row of the stage `name` or, in a run over MADES, of the stage that [`stage_named`] uses instead.
     pub fn stage(&self, name: Stage) -> Option<&StageRow> {
         stage_named(&self.stages, name)
     }
@@ -151,14 +151,13 @@ impl Record {
         self.phases.iter().find(|row| row.name == name)
     }
 
-    /// Adds the accepted messages of the warm-up to `count`, a number of messages that reached a stage. Costs per
-    /// message must be computed from this sum, because processor time and written bytes include the warm-up, and stages
-    /// do not.
+    /// Returns `count`, a number of messages without the warm-up, plus the messages accepted from the warm-up. Callers
+    /// need the sum to compute costs per message, because processor time and written bytes include the warm-up.
     pub fn with_warm_up(&self, count: u64) -> u64 {
         count.saturating_add(self.warm_up.map_or(0, |warm_up| warm_up.accepted))
     }
 
-    /// Returns the record of a run in which nothing has happened, for callers that fill in single parts.
+    /// Returns a record without messages, processes and settings, of which the caller can set single fields.
     pub fn empty() -> Self {
         Self { format: FORMAT.to_owned(), ..Self::default() }
     }
@@ -167,7 +166,8 @@ impl Record {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ClockRow {
-    /// Identity of the host's boot, 8 hexadecimal digits. Times of the same boot can be compared exactly.
+    /// Identity of the host's boot, 8 hexadecimal digits. Times of the same boot come from one monotonic clock, so they
+    /// can be compared exactly.
     pub boot: String,
     /// Unix time minus CLOCK_MONOTONIC in nanoseconds, by the host's own clock. With it, times of several hosts can be
     /// compared, as exactly as the clocks of the hosts agree.
@@ -181,7 +181,7 @@ pub struct ClockRow {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SinkClockRow {
-    /// Identity of the boot of the sink's host, as in the sink's own record.
+    /// Identity of the boot of the sink's host, the same as `clock.boot` in the sink's own record.
     pub boot: String,
     /// Unix time of the sink's host minus Unix time of this host in nanoseconds, by the exchange with the shortest
     /// round trip.
@@ -189,10 +189,10 @@ pub struct SinkClockRow {
     /// Maximum error of the difference in nanoseconds: half of the shortest round trip, plus the change of the
     /// difference from before the load to after it.
     pub error_ns: u64,
-    /// Number of exchanges, of which the one with the shortest round trip gave the difference.
+    /// Number of exchanges that compared the clocks. The one with the shortest round trip gave `difference_ns`.
     pub exchanges: u32,
     /// Maximum difference of the clocks in nanoseconds according to chrony's estimates on both hosts. Present only if
-    /// it is smaller than the bound from `difference_ns` and `error_ns`, which it then replaces.
+    /// it is smaller than `difference_ns` plus `error_ns`. The verdict then uses it instead of this sum.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub chrony_bound_ns: Option<u64>,
 }
@@ -212,15 +212,16 @@ pub struct ShardRow {
     pub began_s: f64,
     /// Delay of this machine's start after the planned time, in seconds by the clock of its host.
     pub late_s: f64,
-    /// Number of the first message that this machine had to send.
+    /// Message number at which this machine's part of the load begins.
     pub first_message: u64,
     /// Number of messages that this machine had to send; `null` if the run was limited by time.
     pub messages: Option<u64>,
     /// The load of all machines together. Each record contains it, so that `mailrun merge` can judge the whole run.
     pub workload: Workload,
-    /// Thresholds that the parts of all machines must meet together.
+    /// Thresholds for the whole run, which `mailrun merge` judges after it has added up the records of all machines.
     pub thresholds: Vec<String>,
-    /// `lag_ms` as an HdrHistogram of nanoseconds (V2, deflated, base64); `null` if nothing was measured.
+    /// The delays that `lag_ms` of the record summarizes, as an HdrHistogram of nanoseconds (V2, deflated, base64);
+    /// `null` if nothing was measured.
     pub lag_histogram: Option<String>,
 }
 
@@ -274,9 +275,9 @@ pub struct Host {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum KeepAwake {
-    /// `/dev/cpu_dma_latency` was held at 0, by mailrun or by another program.
+    /// mailrun or another program held `/dev/cpu_dma_latency` at 0, so the kernel did not let idle processors sleep.
     On,
-    /// Idle processors were allowed to sleep.
+    /// Idle processors could sleep, because of `--keep-awake off` or because `auto` did not apply to this run.
     Off,
     /// Idle processors were allowed to sleep, because mailrun could not write `/dev/cpu_dma_latency`, or the file does
     /// not exist.
@@ -313,12 +314,12 @@ pub struct HostDisk {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Surroundings {
-    /// Available processor time in seconds: duration times number of processors.
+    /// Available processor time in seconds: the observed time times the number of processors.
     pub processor_s: Option<f64>,
-    /// Share (0 to 1) of `processor_s` that processes used, including the kernel but without interrupts.
+    /// Share (0 to 1) of the available processor time that processes and the kernel used, without interrupts.
     pub busy_share: Option<f64>,
     /// Share of `processor_s` used by processes that belong neither to the run nor to the bench; `null` if a server
-    /// took part whose use is unknown.
+    /// took part whose processor time is unknown.
     pub other_busy_share: Option<f64>,
     /// Share of `processor_s` that the hypervisor gave to other guests.
     pub steal_share: Option<f64>,
@@ -333,7 +334,7 @@ pub struct Surroundings {
     /// Bytes that the disk under the run directory wrote, as counted by the device; `null` if no relay kept mail there,
     /// or if there is no such device.
     pub disk_written_bytes: Option<u64>,
-    /// Available processor time in seconds while the source ran: its duration times number of processors.
+    /// Available processor time in seconds while the source ran: its running time times the number of processors.
     pub load_processor_s: Option<f64>,
     /// Share of `load_processor_s` that was not idle, including interrupts and steal.
     pub used_share: Option<f64>,
@@ -341,14 +342,14 @@ pub struct Surroundings {
     /// processes of the run itself are left out, but a server under test on this host is included.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub processes: Vec<HostProcess>,
-    /// Load of foreign programs while load was offered, and how long the run's processes waited for a processor; `null`
-    /// if these figures were not observed.
+    /// How much processor time foreign programs used while messages were sent, and how long the run's processes waited
+    /// for a processor; `null` if these figures were not observed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub foreign: Option<ForeignLoad>,
 }
 
-/// Load of programs that belong neither to the run nor to the server under test, and how long the run's processes
-/// waited for a processor. Either can excuse a missed threshold in the verdict.
+/// Processor time of foreign programs, which belong neither to the run nor to the server under test, and how long the
+/// run's processes waited for a processor. If foreign programs used much, the verdict may excuse missed thresholds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ForeignLoad {
@@ -357,11 +358,11 @@ pub struct ForeignLoad {
     pub share: Option<f64>,
     /// Reason why foreign programs cannot be distinguished from the server; empty if they can.
     pub unknown: String,
-    /// True if the server is on another host. It then needs no processor of this host, and its waits are unknown.
+    /// True if the server is on another host. The server's waits for its own processors are then unknown.
     pub server_elsewhere: bool,
-    /// Length of each row of `waits`, in seconds.
+    /// Length of the period that each row of `waits` covers, in seconds.
     pub window_s: f64,
-    /// Waits for a processor while load was offered, a row for each period of `window_s`.
+    /// How long the run's processes waited for a processor while load was offered: a row for each `window_s`.
     pub waits: Vec<WaitRow>,
 }
 
@@ -371,7 +372,7 @@ pub struct ForeignLoad {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WaitRow {
-    /// Sum of the waits in milliseconds, at most the length of the row.
+    /// Milliseconds that source, sink and server waited in total, capped at the length of the row's period.
     pub waited_ms: f64,
 }
 
@@ -399,7 +400,7 @@ pub enum Resource {
     Descriptors,
     /// File descriptors of the whole host (ENFILE), limited by the sysctl fs.file-max.
     HostDescriptors,
-    /// Local ports for outgoing connections (EADDRNOTAVAIL).
+    /// Local ports for outgoing connections (EADDRNOTAVAIL), limited by the sysctl net.ipv4.ip_local_port_range.
     Ports,
 }
 
@@ -410,11 +411,11 @@ pub struct ExhaustedRow {
     pub party: String,
     /// The resource that ran out: descriptors or ports.
     pub resource: Resource,
-    /// Number of failures because the resource had run out.
+    /// How often the process failed, for example to connect, because the resource had run out.
     pub count: u64,
     /// Available amount of the resource, if known.
     pub limit: Option<u64>,
-    /// Amount that would have been enough for the requested load, if known.
+    /// Amount of the resource that the requested load needs, if known.
     pub needed: Option<u64>,
 }
 
@@ -428,7 +429,7 @@ pub struct PauseRow {
     pub phase: Phase,
     /// Number of durations between 38 and 45 ms.
     pub count: u64,
-    /// Number of all durations of the phase.
+    /// Number of times that the process timed this phase, including all other durations.
     pub of: u64,
 }
 
@@ -474,7 +475,7 @@ pub struct Varied {
     pub expression: String,
     /// Smallest value that the distribution can produce.
     pub least: f64,
-    /// Mean of the drawn values.
+    /// Mean of the distribution itself. The mean of the values that occurred in the run may differ.
     pub mean: f64,
     /// Largest value that the distribution can produce.
     pub most: f64,
@@ -510,7 +511,7 @@ pub struct OfferedStage {
 }
 
 impl OfferedStage {
-    /// Returns the name by which thresholds name the stage: its own or, if it has none, `place` + 1.
+    /// Returns the name that thresholds use for the stage: its own or, without one, its number. `place` counts from 0.
     pub fn name_at(&self, place: usize) -> String {
         self.name.clone().unwrap_or_else(|| (place + 1).to_string())
     }
@@ -528,9 +529,9 @@ pub struct LoadStageRow {
     pub begin_s: f64,
     /// Time at which the stage ended, in seconds since `origin_ns`.
     pub end_s: f64,
-    /// Messages that were due in the stage after the warm-up, sent or not.
+    /// Messages that were due in the stage, sent or not, without those that were due in the warm-up.
     pub due: Option<u64>,
-    /// Counts and latencies of the load stage's messages at each message stage, such as accepted and delivered.
+    /// Counts and latencies of the messages in `due`: a row for those that were accepted, one for delivered, and so on.
     pub stages: Vec<StageRow>,
     /// What became of the message-recipient pairs that were due in the stage, including the warm-up. Counts that are
     /// known only for the whole run are `null`.
@@ -555,10 +556,10 @@ pub struct WarmUp {
 pub struct Recovery {
     /// Time at which the next hop stopped holding mail back, in seconds since `origin_ns`.
     pub back_s: f64,
-    /// Full rate in deliveries per second: half of the mail was delivered in seconds with at least this rate.
+    /// The server's full rate in deliveries per second. At least half of the mail arrived in seconds with this many
+    /// deliveries or more.
     pub full_rate_per_s: f64,
-    /// Seconds from `back_s` to the first second with at least 90 % of the full rate; 0 if that second contains
-    /// `back_s`.
+    /// Seconds from `back_s` to the first second with 90 % of the full rate or more; 0 if `back_s` is in that second.
     pub after_s: f64,
 }
 
@@ -606,7 +607,7 @@ pub struct Workload {
     pub from: String,
     /// The recipient, or the pattern from which recipients were generated.
     pub rcpt: String,
-    /// Existing messages that were sent; `null` if messages were generated.
+    /// Describes the existing messages that the source sent; `null` if the source generated its messages.
     pub corpus: Option<CorpusRow>,
     /// Number of different MIME messages that were generated; `null` if the messages were plain text.
     pub mime_messages: Option<u64>,
@@ -643,7 +644,7 @@ impl Role {
 pub struct Party {
     /// Whether the process sent the load, forwarded mail or received it.
     pub role: Role,
-    /// Name of the process, by which reports and other rows of the record refer to it.
+    /// Name by which reports and other rows of the record refer to the process, for example `source`.
     pub name: String,
     /// Command that started the process; empty if the process was already running.
     pub command: Vec<String>,
@@ -657,7 +658,7 @@ pub struct Party {
     pub write_bytes: Option<u64>,
     /// How durable a message is when the process answers 250: sync, write, memory or none.
     pub durability: String,
-    /// Faults that the user requested with the process's options; empty without faults.
+    /// Faults that the process was told to cause, such as rules of a sink; empty if the user asked for none.
     pub faults: Vec<String>,
     /// Number of threads that send or receive mail.
     pub workers: Option<u32>,
@@ -702,8 +703,8 @@ impl Party {
         }
     }
 
-    /// Returns the processor time of the process's work in seconds, user and system. Time in which its workers polled
-    /// in vain is left out, because busy polling would otherwise look like load.
+    /// Returns the user time plus the system time that the process spent on its work, in seconds. Time in which its
+    /// workers polled in vain is left out, because busy polling would otherwise look like load.
     pub fn work_s(&self) -> Option<f64> {
         let used_s = self.user_s? + self.sys_s?;
         let looked_s = self.busy_poll.as_ref().map_or(0.0, |row| row.looked_s);
@@ -725,7 +726,7 @@ pub struct BusyPollRow {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Death {
-    /// Time of the end, in seconds since the load began.
+    /// Time at which the process ended, in seconds since the load began.
     pub at_s: f64,
     /// Signal or exit status with which the process ended.
     pub how: String,
@@ -761,8 +762,8 @@ pub struct Watched {
     pub count: u64,
     /// Number of mailboxes whose server reports new messages by itself (IDLE).
     pub idle: u64,
-    /// Longest interval at which the sink asked the other mailboxes for messages, in milliseconds; `null` if there are
-    /// no others. Times of the stages announced and delivered may be late by up to this interval.
+    /// Longest interval at which the sink asked mailboxes without IDLE for new messages, in milliseconds; `null` if all
+    /// mailboxes have IDLE. Times of the stages announced and delivered may be late by up to this interval.
     pub poll_ms: Option<f64>,
     /// True if messages were fetched whole and their bodies checked.
     pub whole: bool,
@@ -787,9 +788,9 @@ impl Watched {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct EndedRow {
-    /// Phase of the client's last command.
+    /// Phase of the last command that the client sent before the connection ended, for example `rcpt`.
     pub phase: Phase,
-    /// Number of connections that ended after this command.
+    /// Number of connections that ended after a command of this phase.
     pub count: u64,
 }
 
@@ -813,14 +814,14 @@ pub struct Ordered {
     pub unanswered: u64,
     /// Message-recipient pairs that the sink answered with 250 and then dropped.
     pub lost: u64,
-    /// Number of additional arrivals that the sink counted because a rule said so. They appear as duplicates.
+    /// Arrivals that the sink made up because a rule asked for duplicates.
     pub duplicates: u64,
-    /// Messages that a rule of the sink changed. A message that the sink counted several times counts as often here.
+    /// Messages that a rule of the sink changed. A message that another rule duplicates counts twice.
     pub corrupt: u64,
 }
 
 impl Ordered {
-    /// Returns the faults since `before` was counted, for example since the beginning of a run.
+    /// Subtracts the earlier counts `before`, for example to get the faults of one run from the counts of a process.
     pub fn since(&self, before: &Self) -> Self {
         Self {
             replies: self.replies.saturating_sub(before.replies),
@@ -833,8 +834,8 @@ impl Ordered {
     }
 }
 
-/// A latency distribution in milliseconds. A figure that would be the latency of a message that never arrived, or
-/// arrived after its time-out, is `null` in JSON and infinite in memory.
+/// A latency distribution in milliseconds. If messages never arrived, or arrived after their time-out, figures that
+/// depend on their latencies are `null` in JSON and infinite in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LatencyMs {
@@ -887,9 +888,10 @@ pub struct StageRow {
     pub party: String,
     /// Messages that reached the stage. Each arrival counts, including those in `late` and, over SMTP, in `duplicates`.
     pub count: u64,
-    /// Messages that failed before they reached the stage, as far as the process that observed the stage knows.
+    /// Messages that failed before they reached the stage. Failures that `party` cannot see are not counted.
     pub failed: u64,
-    /// Messages that never reached the stage, although no process reported a reason.
+    /// Messages that should have reached the stage but did not. Over SMTP, bounced mail is included. Over MADES,
+    /// messages with a known reason, such as the event FAILED, are left out.
     pub missing: u64,
     /// Messages that reached the stage after their time-out (`mades.timeout_s`). They have no latency.
     pub late: u64,
@@ -905,10 +907,10 @@ pub struct StageRow {
     pub duration_s: f64,
     /// Stage from which latencies count; `null` if no latency is known, for example without traces.
     pub since: Option<Stage>,
-    /// Latency of all messages that were due, counted from the stage `since`; `null` if unknown.
+    /// Latency from the stage `since` to this stage, for all messages that were due; `null` if unknown.
     pub latency_ms: Option<LatencyMs>,
-    /// Lower bound in milliseconds of the figures that are `null` in `latency_ms`. It is the time for which the run
-    /// waited for messages or, over MADES, their time-out.
+    /// Figures in `latency_ms` that are `null`, because messages came late or never, exceed this time in milliseconds.
+    /// Over SMTP, it is at least the time for which the run waited; over MADES, it is the time-out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub beyond_ms: Option<f64>,
     /// Latencies of the messages that reached the stage in time, as an HdrHistogram of nanoseconds (V2, deflated,
@@ -956,9 +958,9 @@ impl StageRow {
     }
 }
 
-/// Returns the row of a stage. A run over MADES has other stages, so the corresponding stage is returned. A message is
-/// accepted when the broker has settled it. A message is delivered when it is in the inbox or, if it is a tracing
-/// message, when its event has come. A message is notified when it has reached the last stage.
+/// Returns the row of the stage `name`. A run over MADES has other stages, so the corresponding stage is returned. A
+/// message is accepted when the broker has settled it. A message is delivered when it is in the inbox or, if it is a
+/// tracing message, when its event has come. A message is notified when it has reached the last stage.
 pub fn stage_named(rows: &[StageRow], name: Stage) -> Option<&StageRow> {
     let find = |name: Stage| rows.iter().find(|row| row.name == name);
     find(name).or_else(|| match name {
@@ -979,7 +981,7 @@ pub struct PhaseRow {
     pub name: Phase,
     /// Number of times that the phase occurred.
     pub count: u64,
-    /// Distribution of the phase's durations.
+    /// Minimum, mean, percentiles and maximum of the time that the phase took.
     pub latency_ms: LatencyMs,
     /// Durations of the phase as an HdrHistogram of nanoseconds (V2, deflated, base64), as in interval logs.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -990,11 +992,11 @@ pub struct PhaseRow {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct StallRow {
-    /// Stage that no message reached: accepted or, only over MADES, delivered.
+    /// Stage that no message reached: accepted. Over MADES, deliveries can stall as well, so it may also be delivered.
     pub stage: Stage,
-    /// Start of the stall in seconds since `origin_ns`. This is when the last message before the stall reached the
-    /// stage or, if no message was waiting then, when the next one began to wait, or when the load began. If
-    /// connections failed after a rejection, a new stall begins with the last rejection.
+    /// Start of the stall in seconds since `origin_ns`. This is when a message last reached the stage or, if no message
+    /// was waiting then, when the next message began to wait. The first stall may begin with the load. If connections
+    /// fail after a rejection, a new stall begins with the last rejection.
     pub from_s: f64,
     /// End of the stall: the time at which a message reached the stage again, or the load ended, or the next stall
     /// began.
@@ -1035,7 +1037,7 @@ pub enum Ending {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SeriesRow {
-    /// Start of the second, in seconds since `origin_ns`. The last second may be incomplete.
+    /// Number of whole seconds from `origin_ns` to the start of this second. The last second may be incomplete.
     pub second: u64,
     /// Messages that were due in this second (open loop) or that a session began in this second (closed loop).
     pub created: u64,
@@ -1059,8 +1061,8 @@ pub struct SeriesRow {
     pub p999_ms: f64,
     /// Largest latency in this second, in milliseconds; 0 if nothing arrived.
     pub max_ms: f64,
-    /// Greatest age that the newest delivered message reached in this second, counted from when it was due, in
-    /// milliseconds; `null` before the first delivery, and if the record's writer sees no deliveries.
+    /// Maximum age of the newest delivered message in this second, in milliseconds since the message was due. It grows
+    /// until a newer message is delivered. `null` if nothing was delivered yet, or if deliveries were not observed.
     pub oldest_ms: Option<f64>,
 }
 
@@ -1092,15 +1094,15 @@ pub enum EventKind {
     WarmUpEnded,
     /// The offered rate changed to the rate of the next stage.
     RateStage,
-    /// A fault that the user had requested began, for example by a rule of the sink.
+    /// A requested fault began: for example, the sink started to reject mail because of a rule.
     FaultOn,
-    /// A fault that the user had requested ended.
+    /// A requested fault ended: for example, the sink stopped rejecting mail.
     FaultOff,
     /// The server stopped answering, so connections or messages failed.
     ServerLost,
     /// The server answered again after it had stopped answering.
     ServerBack,
-    /// The server delivered at its full rate again.
+    /// The server delivered at its full rate again, after its next hop had held mail back.
     FullRate,
     /// A process of the run ended unexpectedly, for example by a signal.
     Died,
@@ -1115,7 +1117,7 @@ pub struct EventRow {
     pub at_s: f64,
     /// Kind of the event, such as `server_lost`, by which programs recognize it.
     pub kind: EventKind,
-    /// The event in words for the reader, without the time.
+    /// Description of the event for a human reader, without its time.
     pub text: String,
 }
 
@@ -1128,8 +1130,8 @@ pub struct SlowMessage {
     pub message: u64,
     /// Time at which the message was created (closed loop) or due (open loop), in seconds since `origin_ns`.
     pub created_s: f64,
-    /// Time from `created_s` to the server's 250; `null` if the source no longer remembers the message because others
-    /// took longer to be accepted.
+    /// Time from `created_s` to the server's 250; `null` if unknown, because the source remembers only the 50 messages
+    /// that were slowest to be accepted.
     pub accepted_ms: Option<f64>,
     /// Time from `created_s` to the last arrival at the sink; `null` if the message did not arrive, or if no sink was
     /// watched.
@@ -1150,7 +1152,8 @@ pub struct SlowMessage {
 }
 
 impl SlowMessage {
-    /// Returns the time by which slow messages are sorted: to the arrival or, if that is unknown, to the 250.
+    /// Returns how long the message took until its arrival or, if that is unknown, until the 250. Lists of slow
+    /// messages are sorted by this time.
     pub fn latency_ms(&self) -> f64 {
         self.delivered_ms.or(self.accepted_ms).unwrap_or_default()
     }
@@ -1169,8 +1172,8 @@ pub struct MissingMessage {
     /// Time at which the server accepted the message, in seconds since `origin_ns`; `null` if it did not accept it, or
     /// if the time is unknown.
     pub answered_s: Option<f64>,
-    /// The server's last reply to the message, with the queue id if the message was accepted; `null` if there was none,
-    /// or if the reply is no longer among the last 8192 of a thread.
+    /// The server's last reply to the message, with the queue id if the message was accepted; `null` if the server sent
+    /// none, or if a newer reply has overwritten it. Each worker thread keeps the replies to 8192 messages.
     pub reply: Option<String>,
     /// Recipients of the message, of which at most 10 are listed.
     pub recipients: Vec<String>,
@@ -1216,13 +1219,13 @@ pub struct SlowPhase {
     pub ms: f64,
 }
 
-/// What became of the message-recipient pairs of a recipient domain. As in the ledger, `null` means unknown.
+/// How many message-recipient pairs of a recipient domain were accepted, delivered and so on; `null` means unknown.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DomainRow {
     /// The domain in lower case; empty in the row that adds up all domains without a row of their own.
     pub domain: String,
-    /// Message-recipient pairs of messages that a session began to send.
+    /// Message-recipient pairs whose message the source began to send, whether or not the server accepted it.
     pub created: u64,
     /// Message-recipient pairs for which the source received a 250.
     pub accepted: u64,
@@ -1244,7 +1247,7 @@ pub struct DomainRow {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LedgerRow {
-    /// Message-recipient pairs of messages that a session began to send.
+    /// Message-recipient pairs whose message the source began to send, whether or not the server accepted it.
     pub created: Option<u64>,
     /// Message-recipient pairs for which the source received a 250.
     pub accepted: Option<u64>,
@@ -1253,8 +1256,8 @@ pub struct LedgerRow {
     /// Message-recipient pairs that did not arrive because a server gave up on them. The server reported this in a
     /// notification that reached the sink.
     pub bounced: Option<u64>,
-    /// Message-recipient pairs that the server rejected with 4xx or 5xx and that did not arrive. In records without
-    /// `failed`, `rejected` includes the failed pairs.
+    /// Message-recipient pairs that the server rejected with 4xx or 5xx and that did not arrive. If `failed` is `null`,
+    /// pairs whose connection failed are included.
     pub rejected: Option<u64>,
     /// Message-recipient pairs whose connection was refused, was cut or timed out, and that did not arrive.
     pub failed: Option<u64>,
@@ -1274,16 +1277,16 @@ pub struct LedgerRow {
     pub in_flight: Option<u64>,
     /// Arrivals of a message-recipient pair after its first arrival.
     pub duplicates: Option<u64>,
-    /// Delivered message-recipient pairs that arrived only under other addresses than their recipient's.
+    /// Message-recipient pairs that were delivered, but not under the address that the source had named.
     pub rewritten: Option<u64>,
-    /// Arrivals under an address that the source had not named. If such an arrival is the only one for a recipient, it
-    /// counts in `rewritten` instead.
+    /// Arrivals under an address that the source had not named. If a recipient's mail arrived only under such an
+    /// address, it counts in `rewritten` instead.
     pub copied: Option<u64>,
     /// Messages that arrived with a wrong checksum.
     pub corrupt: Option<u64>,
     /// Messages that a relay converted to 7-bit for a server without 8BITMIME, and whose checksum matches the original.
     pub converted: Option<u64>,
-    /// Messages that do not belong to this run, because they have another run's trace or none.
+    /// Messages that do not belong to this run, because their trace names another run or they have no trace.
     pub foreign: Option<u64>,
     /// Message-recipient pairs that notifications reported as delayed, because a server tries them again.
     pub delay_notices: Option<u64>,
@@ -1294,7 +1297,8 @@ pub struct LedgerRow {
     pub untimed: Option<u64>,
     /// Messages without a latency, because their delivered time would be negative: the clocks of two hosts differ.
     pub negative: Option<u64>,
-    /// Message-recipient pairs with unknown outcomes, because a ledger had no room for them.
+    /// Message-recipient pairs that the source or the sink could not remember, because its ledger had reached the
+    /// memory limit. Their outcomes are unknown.
     pub overflow: Option<u64>,
 }
 
@@ -1351,7 +1355,7 @@ pub struct RewriteRow {
     pub original: Option<String>,
     /// Address under which the mail arrived; empty in the last row, which counts arrivals at all other addresses.
     pub address: String,
-    /// Number of arrivals under the address.
+    /// How often mail arrived under `address`.
     pub count: u64,
 }
 
@@ -1362,7 +1366,7 @@ pub struct ErrorRow {
     pub phase: Phase,
     /// Reply code; 0 if there was no reply.
     pub code: u16,
-    /// Text of the first such reply, or a description of the event if there was no reply.
+    /// Text of the first reply with this code in this phase, or a description of the error if there was no reply.
     pub text: String,
     /// Number of errors of this kind.
     pub count: u64,
@@ -1375,10 +1379,10 @@ pub struct ErrorRow {
 }
 
 impl ErrorRow {
-    /// Beginning of the text of errors that a sink made because the user ordered them with a rule.
+    /// Beginning of the text of errors that a sink caused on purpose, because a rule of the user asked for them.
     pub const ORDERED_PREFIX: &str = "on purpose: ";
 
-    /// Returns true if a sink made these errors because the user ordered them with a rule.
+    /// Returns true if a sink caused these errors on purpose, because a rule of the user asked for them.
     pub fn is_ordered(&self) -> bool {
         self.text.starts_with(Self::ORDERED_PREFIX)
     }
@@ -1403,12 +1407,12 @@ impl Default for ErrorRow {
 pub struct ThresholdRow {
     /// The threshold's expression as the user typed it.
     pub expression: String,
-    /// Limit of the threshold, in `unit`. The value must not cross it.
+    /// Limit with which the measured value is compared, in `unit`.
     pub limit: Option<f64>,
     /// The measured value, in `unit`; `null` if it is unknown.
     pub value: Option<f64>,
-    /// Lower bound of the value in `unit`, if the value itself is unknown because it belongs to messages that never
-    /// arrived or arrived after their time-out.
+    /// Lower bound of the value in `unit`, if the exact value is unknown because messages never arrived or arrived
+    /// after their time-out.
     pub beyond: Option<f64>,
     /// Distance of the value from the limit, in `unit`; negative if the limit was missed.
     pub margin: Option<f64>,
@@ -1418,34 +1422,34 @@ pub struct ThresholdRow {
     pub passed: bool,
     /// True if the threshold was certainly missed. If it was neither met nor missed, it cannot be decided.
     pub missed: bool,
-    /// Reason why the threshold cannot be decided, or why it was missed although it has no value; empty if no reason is
-    /// needed besides the value.
+    /// Reason why the threshold cannot be decided, or why it was missed without a measured value; empty if the value
+    /// explains the result.
     pub why: String,
-    /// Windows in which a threshold on freshness was judged. The threshold's value is the value of the worst window.
+    /// Parts of the run that a `fresh` threshold judged separately. `value` is the lowest `fresh_percent` of all parts.
     pub windows: Vec<FreshWindow>,
 }
 
-/// A part of a run for which freshness is judged, that is, how old the newest delivered message became.
+/// A part of a run, and the share of its time in which the newest delivered message was fresh enough for a threshold.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FreshWindow {
-    /// Start of the window, in seconds since `origin_ns`.
+    /// Start of this part of the run, in seconds since `origin_ns`.
     pub from_s: f64,
-    /// End of the window, in seconds since `origin_ns`.
+    /// End of this part of the run, in seconds since `origin_ns`.
     pub to_s: f64,
-    /// Messages that were due in the window.
+    /// Messages that were due in this part of the run.
     pub created: u64,
-    /// Messages that were delivered in the window.
+    /// Messages that were delivered in this part of the run.
     pub delivered: u64,
-    /// Number of errors that happened in the window.
+    /// Number of errors that happened in this part of the run.
     pub errors: u64,
-    /// Largest latency of the messages that were delivered in the window.
+    /// Largest latency of the messages that were delivered in this part of the run, in milliseconds.
     pub max_ms: f64,
-    /// Greatest age that the newest delivered message reached in the window, in milliseconds.
+    /// Maximum age of the newest delivered message in this part of the run, in milliseconds since the message was due.
     pub oldest_ms: f64,
-    /// Seconds in which the age of the newest message was above the limit.
+    /// Seconds during which the newest delivered message was older than the threshold allows.
     pub stale_s: f64,
-    /// Share of the window's time in which the age was not above the limit, in percent.
+    /// Percentage of the time in which the newest delivered message was not older than the threshold allows.
     pub fresh_percent: f64,
 }
 
@@ -1475,7 +1479,8 @@ impl Outcome {
     }
 }
 
-/// Causes of reasons in a verdict, from the weightiest to the lightest. A run's weightiest cause decides its outcome.
+/// Kind of problem that a reason in a verdict reports. The kinds are sorted by weight, and the weightiest problem of a
+/// run decides its outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -1495,7 +1500,7 @@ pub enum Cause {
     /// Messages never reached a stage although no reason was reported (MADES), or more messages were not delivered than
     /// a threshold allows.
     Missing,
-    /// A threshold on time was missed because some messages never arrived, however fast the others were.
+    /// A threshold on time was missed because messages never arrived, and not because others were too slow.
     NeverCame,
     /// The server went away during the load and did not come back.
     ServerGone,
@@ -1513,7 +1518,7 @@ pub enum Cause {
     Copied,
     /// mailrun's relay gave up on mail and reported this.
     Expired,
-    /// No message was accepted or, over MADES, delivered.
+    /// No message was accepted. Over MADES: no message was delivered.
     NothingAccepted,
     /// The server did not accept the requested rate.
     RateMissed,
@@ -1523,9 +1528,9 @@ pub enum Cause {
     RateNotOffered,
     /// The generator fell behind its schedule, which may have changed the result of a threshold.
     Late,
-    /// A threshold judges times that were measured between clocks whose difference is too large or unknown.
+    /// A threshold judges times between two hosts whose clocks differ too much or by an unknown amount.
     Clocks,
-    /// Source or sink used all of its processor time.
+    /// Source or sink was busy almost all the time, so it may have been the limit instead of the server.
     Busy,
     /// A process of the run ran out of descriptors or ports, which limited the load.
     Exhausted,
@@ -1543,7 +1548,7 @@ pub enum Cause {
     ThresholdUnseen,
     /// Mail did not arrive, and it is unknown whether it is lost or in the server's queue.
     NotDelivered,
-    /// Mail is in the relay's queue, or was still in flight at the end.
+    /// When the run ended, mail was in the relay's queue or still in flight.
     Unfinished,
     /// The user ended the run before its planned end.
     Interrupted,
@@ -1570,6 +1575,6 @@ pub struct Verdict {
     /// Whole sentences about what counts against the run, such as lost mail or a busy host, and about further facts
     /// that a reader must know. The weightiest comes first.
     pub reasons: Vec<String>,
-    /// Cause of each reason, in the order of `reasons`.
+    /// For each text in `reasons`, its kind of problem, by which programs can recognize the reason.
     pub causes: Vec<Cause>,
 }

@@ -1,14 +1,14 @@
 use crate::record::{Recovery, SeriesRow};
 
-/// A second counts as a second at the full rate if it delivers at least this share of the full rate.
+/// Share of the full rate that a server must deliver in a second to count as recovered.
 const FULL_SHARE: f64 = 0.9;
 
-/// Finds the first second at the full rate after `back_s`, the time at which the next hop stopped holding mail back.
-/// Returns `None` if nothing was delivered after that time.
+/// Finds the first second in which the server delivers at its full rate after `back_s`, the time at which the next hop
+/// stopped holding mail back. Returns `None` if nothing was delivered after that time.
 ///
-/// The full rate is the highest rate for which half of the mail was delivered in seconds at least as fast. The greatest
-/// rate of a single second would be a matter of luck, and the mean depends on how long the server waited before it
-/// tried again.
+/// To find the full rate, the function adds up the messages of the fastest seconds until it has half of all mail. The
+/// full rate is the rate of the slowest second that it needed. The rate of the fastest second would be a matter of
+/// luck, and the mean depends on how long the server waited before it tried again.
 pub fn recovery(series: &[SeriesRow], back_s: f64) -> Option<Recovery> {
     let since = || series.iter().filter(|row| row.second as f64 + 1.0 > back_s);
     let mut rates: Vec<u64> = since().map(|row| row.delivered).collect();
@@ -43,21 +43,21 @@ mod tests {
 
     #[test]
     fn the_full_rate_is_that_of_half_of_the_mail() {
-        // The receiver takes only 10 messages a second until 3.5 s. The server then waits for its next retry, so
-        // nothing arrives until second 9, and this wait is part of the recovery.
+        // Until 3.5 s, the receiver holds most mail back. The server then waits for its next retry, so nothing arrives
+        // until second 9, and this wait is part of the recovery.
         let waits = [10, 10, 10, 10, 0, 0, 0, 0, 0, 400, 410, 390, 20];
         assert_eq!(found(&waits, 3.5), Some((5.5, 400.0)));
-        // The first server reaches its full rate at once, which is not the 900 messages of its fastest second. The
-        // second server needs some seconds to reach its full rate.
+        // The first server recovers in the first whole second after the outage. Its full rate is 500, and not the 900
+        // of its fastest second. The second server delivers at its full rate of 400 only 3 s after the outage.
         assert_eq!(found(&[0, 300, 500, 520, 480, 900, 500, 90], 1.25), Some((0.75, 500.0)));
         assert_eq!(found(&[0, 50, 100, 200, 400, 400, 400, 400, 400], 1.0), Some((3.0, 400.0)));
         // Deliveries before the outage ended do not count, however fast they were.
         assert_eq!(found(&[900, 900, 0, 0, 90, 90], 2.0), Some((2.0, 90.0)));
-        // In the first case, all mail arrives in the second in which the outage ends. In the second case, mail arrives
-        // in bursts, and the pauses between them do not lower the full rate.
+        // The first server delivers all mail in the second in which the outage ends, so it recovers at once. The second
+        // server delivers in bursts of 60, and the seconds between them must not lower its full rate.
         assert_eq!(found(&[0, 0, 77], 2.9), Some((0.0, 77.0)));
         assert_eq!(found(&[0, 0, 0, 60, 0, 0, 58, 0, 0, 61], 0.0), Some((3.0, 60.0)));
-        // The full rate counts as reached in a second with 90 % of it.
+        // A server has recovered in the first second with at least 90 % of its full rate, here 90 of 100 messages.
         assert_eq!(found(&[0, 89, 90, 100, 100, 100], 0.0), Some((2.0, 100.0)));
     }
 

@@ -7,23 +7,23 @@
 //! ```
 //!
 //! If a message arrives both under the address of its recipient and under another one, the address was not rewritten,
-//! and the second arrival is a copy. A further arrival under the same address is a duplicate.
+//! and the arrival under the other address is a copy. A further arrival under the same address is a duplicate.
 use crate::ledger::{Ledger, MarkResult};
 use crate::record::RewriteRow;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-/// Maximum number of pairs of original and new address that are counted separately.
+/// Maximum number of rewrites (pairs of original and new address) with a count of their own. Others share a count.
 pub const MAX_REWRITES: usize = 1000;
-/// Maximum number of arrivals under other addresses that are remembered to recognise duplicates. Remembering so many
-/// takes 32 MB. Beyond the limit, a duplicate counts as a copy.
+/// [`Rewrites`] remembers at most this many arrivals (32 MB) to recognise a further arrival at the same address as a
+/// duplicate. Beyond the limit, duplicates count as copies, as if the server had used another address.
 const MAX_SEEN: usize = 1 << 20;
 
-/// An address under which mail arrived, with the recipient that ORCPT names. All pairs beyond [`MAX_REWRITES`] are
-/// counted together as a pair with an empty address.
+/// An address at which mail arrived although the source had not named it, and the original recipient from ORCPT. All
+/// pairs beyond [`MAX_REWRITES`] are counted together as a pair with an empty address.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Rewrite {
-    /// The recipient that the source had named. `None` if the server added the recipient, as with Postfix's
+    /// The address that the source named in RCPT. `None` if the server added a recipient of its own, as with Postfix's
     /// `always_bcc`.
     pub original: Option<String>,
     pub address: String,
@@ -33,12 +33,12 @@ pub struct Rewrite {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RewrittenUnit {
     pub sequence: u64,
-    /// Number of the recipient that the source had named. If the server added the recipient, number of the address
-    /// under which the message arrived.
+    /// Number of the original recipient, derived from the address in ORCPT. If the server added the recipient, the
+    /// number is derived from the address at which the message arrived.
     pub recipient: u32,
     /// Index of the recipient's domain in the worker's list of domains.
     pub domain: u16,
-    /// Index of the original and the new address in the worker's list of such pairs.
+    /// Index of the pair of original and new address in the worker's `SinkTally::rewrites`.
     pub pair: u16,
     /// Hash of the address under which the message arrived.
     pub address: u32,
@@ -55,21 +55,21 @@ pub(crate) enum RewriteResult {
     Full,
 }
 
-/// The arrivals of a run under addresses that the source had not named. Only merged tallies have them, because each
-/// worker sees only part of the arrivals.
+/// Mail of a run that arrived at addresses to which the source had not sent it. Such mail is counted only when the
+/// workers' counts are merged, because each worker sees only part of the arrivals.
 #[derive(Clone, Debug, Default)]
 pub struct Rewrites {
-    /// Message-recipient pairs that arrived only under addresses that the source had not named.
+    /// Message-recipient pairs whose mail arrived only at rewritten addresses, not at the recipient's own.
     pub units: Ledger,
-    /// Number of arrivals under addresses that the source had not named, without duplicates.
+    /// Number of arrivals at addresses to which the source had not sent the message, without duplicates.
     arrivals: u64,
     seen: HashSet<(u64, u32, u32)>,
     pairs: BTreeMap<Arc<Rewrite>, u64>,
 }
 
 impl Rewrites {
-    /// Adds an arrival, and returns how it counts. `arrived` contains the message-recipient pairs that have arrived
-    /// under any address. Unless the server added the recipient, the pair is also added to `arrived`.
+    /// Counts an arrival, and returns whether it is a rewrite, a copy or a duplicate. Adds the message-recipient pair
+    /// to `arrived`, which contains the pairs that arrived at any address, unless the server added the recipient.
     pub(crate) fn add(&mut self, unit: &RewrittenUnit, pair: &Arc<Rewrite>, arrived: &mut Ledger) -> RewriteResult {
         let RewrittenUnit { sequence, recipient, address, is_added, .. } = *unit;
         let is_new = self.seen.len() >= MAX_SEEN || self.seen.insert((sequence, recipient, address));
@@ -92,7 +92,7 @@ impl Rewrites {
         result
     }
 
-    /// Returns the number of copies, which are all counted arrivals except the first of each rewritten pair.
+    /// Returns the number of copies. A rewritten recipient has one delivery, and all other arrivals are copies.
     pub fn copied(&self) -> u64 {
         self.arrivals - self.units.count()
     }
@@ -108,7 +108,7 @@ impl Rewrites {
     }
 }
 
-/// Adds up two sinks' rows, the most frequent first. The row for all pairs beyond [`MAX_REWRITES`] comes last.
+/// Adds up two sinks' counts of each address pair. Sorts the rows by count, except that the shared row comes last.
 pub(crate) fn join(mut rows: Vec<RewriteRow>, more: Vec<RewriteRow>) -> Vec<RewriteRow> {
     for row in more {
         match rows.iter_mut().find(|known| (&known.address, &known.original) == (&row.address, &row.original)) {

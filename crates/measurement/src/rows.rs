@@ -8,9 +8,10 @@ use crate::throughput::Throughput;
 use std::time::Duration;
 
 impl SourceTally {
-    /// Makes the rows of the stages that a source observes, without the warm-up. Latencies count from `since`, which is
-    /// `Scheduled` in an open loop and `Created` in a closed loop. In an open loop, the latency of the stage created
-    /// tells how late sessions began messages. Arrival times count from `origin`.
+    /// Makes a row for each stage that a source observes: `created`, `sent` and `accepted`. Messages of the warm-up are
+    /// left out. Latencies count from `since`, which is `Scheduled` in an open loop and `Created` in a closed loop. In
+    /// an open loop, the stage `created` has latencies as well: how late sessions began messages after they were due.
+    /// Arrival times count from `origin`.
     pub fn stages(&self, party: &str, since: Stage, origin: Duration) -> Vec<StageRow> {
         let warm = &self.warm_up;
         let created = self.created - warm.created;
@@ -59,8 +60,8 @@ impl SourceTally {
     /// Makes rows for the phases whose durations look like delayed ACKs. Only phases that end with data from the server
     /// are examined.
     pub fn delayed_acks(&self, party: &str) -> Vec<PauseRow> {
-        // Leave out connecting, which sends no segment that could be held back, and the body, which counts as sent as
-        // soon as the kernel has it.
+        // Leave out `Connect` and `Body`, because no delayed ACK can lengthen them. Connecting sends no data that waits
+        // for an ACK, and the body counts as sent once the kernel has buffered it.
         let is_of_the_server = |phase: &Phase| !matches!(phase, Phase::Connect | Phase::Body);
         let row = |phase: Phase| {
             let place = phase as usize;
@@ -71,7 +72,8 @@ impl SourceTally {
 }
 
 impl RunTally {
-    /// Makes the row of the stage that a sink observes, without the warm-up. Arrival times count from `origin`.
+    /// Makes the row of the stage `delivered`, which a sink observes, without messages of the warm-up. Arrival times
+    /// count from `origin`.
     pub fn stage(&self, party: &str, since: Stage, origin: Duration) -> StageRow {
         let figures = StageFigures {
             count: self.messages - self.warm_up_messages,
@@ -89,8 +91,8 @@ impl RunTally {
 }
 
 impl RunTally {
-    /// Makes the row of the stage in which a mailbox's server reported the messages. Returns `None` if no server
-    /// reported a message.
+    /// Makes the row of the stage `announced`, which a message reaches when the server of a watched mailbox reports it.
+    /// Returns `None` if no server reported a message.
     pub fn told_stage(&self, party: &str, since: Stage, origin: Duration) -> Option<StageRow> {
         let figures = StageFigures {
             count: self.told_messages,
@@ -116,8 +118,8 @@ pub struct StageFigures<'a> {
 }
 
 impl StageFigures<'_> {
-    /// Makes the record's row of the stage. The duration counts from `first_created`, when the first message was
-    /// created, and the arrival times count from `origin`.
+    /// Converts the figures to a row of the run record. Its duration counts from `first_created`, when the first
+    /// message was created, and its arrival times count from `origin`.
     pub fn row(
         &self,
         name: Stage,

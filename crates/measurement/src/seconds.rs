@@ -1,5 +1,4 @@
-//! Counts events by the second of the run in which they happened, according to their own
-//! timestamps.
+//! Counts events by the second of the run in which they happened, according to their own timestamps.
 //!
 //! A worker counts each event in the second that contains its time, and hands the seconds over with
 //! its tally. [`crate::Series`] adds up the seconds of all workers.
@@ -8,14 +7,14 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
-/// Number of parts into which each second is divided. For each part, the newest message that arrived in it is known, so
-/// more parts would make freshness more exact.
+/// Number of equal parts of a second, each of which records its first and newest arrival. Freshness is computed from
+/// these, so more parts would make freshness more exact.
 pub(crate) const PARTS: usize = 10;
-/// Maximum number of time steps that [`EventTimes`] keeps. To stay below it, the steps become twice as long.
+/// Maximum number of time steps that [`EventTimes`] keeps. When there are more, the length of a step doubles.
 const MAX_TIMES: usize = 36_000;
 
-/// Returns the beginning of the second that contains `at`. `zero` must be the beginning of any
-/// second of the run, because seconds of a run do not begin at whole seconds of the clock.
+/// Returns the beginning of the second that contains `at`. Seconds of a run do not begin at whole seconds of the clock,
+/// so the caller must pass the beginning of any second of the run as `zero`.
 pub fn second_of(at: Duration, zero: Duration) -> Duration {
     const NS_PER_S: u32 = 1_000_000_000;
     let part_ns = (at.subsec_nanos() + NS_PER_S - zero.subsec_nanos()) % NS_PER_S;
@@ -31,7 +30,7 @@ pub struct SecondTally {
     pub errors: u64,
     /// Latencies of messages to the last stage that the process observes: accepted at a source, delivered at a sink.
     pub latencies: Latencies,
-    /// For each part of the second, the time of the first arrival and the newest message that arrived.
+    /// Arrivals in each tenth of the second, from which the age of the newest message is computed.
     pub(crate) arrivals: [Option<Arrivals>; PARTS],
 }
 
@@ -73,25 +72,23 @@ impl SecondTally {
     }
 }
 
-/// Counts of a worker since it last handed over its tally, usually for one or two seconds.
+/// Counts of a worker thread by second, since it last handed over its counts. Usually these are one or two seconds.
 #[derive(Clone, Debug, Default)]
 pub struct Seconds {
-    /// Only the first `used` elements are in use. The others are cleared and kept, so that their memory can be reused.
+    /// The first `used` tallies each count a second. The others are empty, and stay so that their memory can be reused.
     tallies: Vec<SecondTally>,
     used: usize,
 }
 
 impl Seconds {
-    /// Returns the counts of the second that contains `at`. `zero` must be the beginning of any
-    /// second of the run.
+    /// Returns the counts of the second that contains `at`. `zero` is the start of the run, or of any of its seconds.
     #[inline]
     pub fn at(&mut self, at: Duration, zero: Duration) -> &mut SecondTally {
         let index = self.index(at, zero);
         &mut self.tallies[index]
     }
 
-    /// Returns the index of the second that contains `at`, which is valid until the seconds are
-    /// cleared.
+    /// Returns the index of the second that contains `at`. The index is valid until the seconds are cleared.
     #[inline]
     pub(crate) fn index(&mut self, at: Duration, zero: Duration) -> usize {
         let contains = |tally: &SecondTally| at.checked_sub(tally.begin).is_some_and(|since| since < SECOND);
@@ -119,7 +116,7 @@ impl Seconds {
         self.tallies[..self.used].iter()
     }
 
-    /// Removes all seconds, but keeps the memory of two, because most ticks need no more.
+    /// Removes all seconds. Keeps the memory of two, because a worker rarely counts more before it clears them.
     pub fn clear(&mut self) {
         self.tallies.truncate(2);
         self.tallies.iter_mut().for_each(SecondTally::clear);
@@ -127,14 +124,13 @@ impl Seconds {
     }
 }
 
-/// Number of messages that were due in each second of the run. Messages become due in order, so comparing with the last
-/// second is nearly always enough.
+/// Number of messages that were due in each second of the run. Messages become due in order, so nearly all of them
+/// count in the last second of the list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DueSeconds(Vec<(Duration, u64)>);
 
 impl DueSeconds {
-    /// Counts a message that was due at `due`. `zero` must be the beginning of any second of the
-    /// run.
+    /// Counts a message that was due at `due`. `zero` is the start of the run, or of any of its seconds.
     #[inline]
     pub fn add(&mut self, due: Duration, zero: Duration) {
         match self.0.last_mut() {

@@ -1,8 +1,8 @@
-//! A row for each second of a run. Seconds count from the run's zero, the moment at which the load
-//! began.
+//! The time series of a run: a row of counts and latencies for each second. Seconds count from the run's zero, the
+//! moment at which the load began.
 //!
-//! Workers count events by their own timestamps ([`crate::seconds`]). An event that is handed over
-//! late still belongs to the second in which it happened.
+//! Workers count each event in the second of its timestamp ([`crate::seconds`]). An event that a worker hands over late
+//! therefore still belongs to the second in which it happened.
 use crate::latencies::Latencies;
 use crate::record::SeriesRow;
 use crate::seconds::{Arrivals, PARTS, SECOND, SecondTally};
@@ -18,10 +18,10 @@ const MAX_OPEN: usize = 4;
 
 /// Rows of a run so far, each for a second or, in a long run, for several seconds.
 ///
-/// When there would be more than `MAX_ROWS` rows, every two neighbouring rows are joined, and from
-/// then on a row covers twice the time. `second` is the beginning of a row. Quantiles cannot be
-/// added, so a joined row keeps the greater quantile of the two. A row also keeps the greater
-/// quantile if latencies of its second come so late that the second is already closed.
+/// When there would be more than `MAX_ROWS` rows, every two neighbouring rows are joined, and from then on a row covers
+/// twice the time. The field `second` of a row is its beginning. The quantiles of two rows cannot be added, so a joined
+/// row keeps the greater of both. For the same reason, if latencies come after the quantiles of their second were
+/// computed, the row keeps the greater of the old and the new quantile.
 #[derive(Clone, Debug)]
 pub struct Series {
     zero: Duration,
@@ -30,8 +30,7 @@ pub struct Series {
     width_s: u64,
     rows: BTreeMap<u64, SeriesRow>,
     open: BTreeMap<u64, OpenSecond>,
-    /// The latest time at which any message that arrived in a closed second was created (closed loop) or due (open
-    /// loop).
+    /// Creation time (closed loop) or due time (open loop) of the newest message that arrived in a completed second.
     newest: Option<Duration>,
     first_open: u64,
 }
@@ -48,8 +47,8 @@ impl Series {
         Self { zero, from: zero, width_s: 1, rows: BTreeMap::new(), open: BTreeMap::new(), newest: None, first_open: 0 }
     }
 
-    /// Leaves out rows that end before `then` and count no message. They belong to the warm-up,
-    /// whose messages are not counted. The other rows keep the number of their second.
+    /// Leaves out the rows of the warm-up, which ends at `then`, except rows that count messages nevertheless. The
+    /// seconds of the other rows still count from the beginning of the run.
     #[must_use]
     pub fn omit_before(self, then: Duration) -> Self {
         Self { from: then.max(self.zero), ..self }
@@ -62,8 +61,7 @@ impl Series {
     /// Adds the events that one worker counted in a second. The counts of several workers for the
     /// same second are summed.
     ///
-    /// `queued` stays 0 here, because [`crate::merge`] computes it later from the counts of the
-    /// source and of the sink.
+    /// `queued` stays 0 here, because [`crate::merge`] computes it later from the counts of the source and of the sink.
     pub fn add(&mut self, tally: &SecondTally) {
         let second = self.second_of(tally.begin);
         let row = self.row(second);
@@ -88,8 +86,7 @@ impl Series {
         }
     }
 
-    /// Adds messages that were created (closed loop) or due (open loop) in the second that begins
-    /// at `begin`.
+    /// Adds messages that were created (closed loop) or due (open loop) in the second that begins at `begin`.
     pub fn add_created(&mut self, begin: Duration, messages: u64) {
         let second = self.second_of(begin);
         self.row(second).created += messages;
@@ -107,8 +104,8 @@ impl Series {
         }
     }
 
-    /// Returns all rows up to the last second in which something happened. If the last second has
-    /// not ended, the age of its newest message counts only until `now`.
+    /// Returns all rows up to the last second in which something happened. `now` is the end of the observation. If the
+    /// last second has not ended by then, the age of the newest message is taken at `now`.
     pub fn rows(&self, now: Duration) -> Vec<SeriesRow> {
         let mut all = self.clone();
         while !all.open.is_empty() {
@@ -116,16 +113,15 @@ impl Series {
         }
         all.fill_gaps();
         let first = (self.from - self.zero).as_secs();
-        // Keep a row of the warm-up if it counts messages, such as one that was due in the last second of the warm-up,
-        // so that the sum of all rows is complete.
+        // Also keep rows of the warm-up that count messages, so that the sum of all rows is complete.
         let belongs = |row: &SeriesRow| {
             row.second + all.width_s > first || row.created + row.sent + row.accepted + row.delivered > 0
         };
         all.rows.into_values().filter(belongs).collect()
     }
 
-    /// Returns the number of the second that begins at this time. `begin` is rounded, so it may be
-    /// wrong by up to half a second.
+    /// Returns how many whole seconds after the start of the run a second begins. `begin` may be wrong by up to half a
+    /// second, so the result is rounded.
     fn second_of(&self, begin: Duration) -> u64 {
         (begin + SECOND / 2).saturating_sub(self.zero).as_secs()
     }
@@ -138,8 +134,8 @@ impl Series {
         self.rows.entry(second).or_insert_with(|| SeriesRow { second, ..SeriesRow::default() })
     }
 
-    /// Completes the row of the first open second. `now` is the end of the observation, or `None`
-    /// while the run goes on.
+    /// Computes the percentiles of the first second that does not have them yet, and completes its row. The age of the
+    /// newest message grows until `now`, the end of the observation. `now` is `None` while the run goes on.
     fn close_first(&mut self, now: Option<Duration>) {
         let Some((second, open)) = self.open.pop_first() else { return };
         let zero = self.zero;
@@ -147,7 +143,7 @@ impl Series {
         let age_ms = |at: Duration, newest: Duration| at.saturating_sub(newest).as_secs_f64() * 1e3;
         let mut oldest_ms: f64 = 0.0;
         let mut newest = self.newest;
-        // The newest message is oldest just before a newer one arrives, or at the end of the second.
+        // The age of the newest message is greatest just before a newer message arrives, or at the end of the second.
         for arrivals in open.arrivals.into_iter().flatten() {
             oldest_ms = newest.map_or(oldest_ms, |newest| oldest_ms.max(age_ms(arrivals.first, newest)));
             newest = newest.max(Some(arrivals.newest));
@@ -155,8 +151,8 @@ impl Series {
         let end_of_this = now.map_or(end(second), |now| now.min(end(second)));
         let oldest_ms = newest.map(|newest| oldest_ms.max(age_ms(end_of_this, newest)));
         if let Some(newest) = self.newest {
-            // No newer message arrived in the seconds before this one, so add the growing age of the newest message to
-            // their rows.
+            // `first_open` is the first second without an age. No message arrived from then until `second`, so the
+            // newest message grew older. Enter in the row of each such second the age at its end.
             for silent in self.first_open..second {
                 let oldest_ms = Some(age_ms(end(silent), newest));
                 join(self.row(silent), &SeriesRow { oldest_ms, ..SeriesRow::default() });
@@ -198,20 +194,19 @@ impl Series {
     }
 }
 
-/// Returns the number of seconds that each row covers. Only long series have rows of more than one
-/// second.
+/// Returns the number of seconds that each row covers. Only long series have rows of more than one second.
 pub(crate) fn width(rows: &[SeriesRow]) -> u64 {
     if rows.len() < MAX_ROWS / 4 { 1 } else { step(rows) }
 }
 
-/// Returns the smallest distance between rows in seconds.
+/// Returns the smallest number of seconds from the beginning of one row to the beginning of the next row.
 pub(crate) fn step(rows: &[SeriesRow]) -> u64 {
     let steps = rows.windows(2).map(|pair| pair[1].second.saturating_sub(pair[0].second));
     steps.filter(|step| *step > 0).min().unwrap_or(1)
 }
 
-/// Adds the row `next`, which was counted by the same process, to `row`: counts are summed, and of each latency the
-/// greater value is kept.
+/// Adds the counts of `next` to `row`. Latencies and the age become the greater of both values. For rows of different
+/// sinks, the caller must then set `oldest_ms` to the lower age, because mail at either sink has arrived.
 pub(crate) fn join(row: &mut SeriesRow, next: &SeriesRow) {
     row.created = row.created.saturating_add(next.created);
     row.sent = row.sent.saturating_add(next.sent);
@@ -236,7 +231,6 @@ mod tests {
 
     const ZERO: Duration = Duration::from_millis(10_300);
 
-    /// Makes a second in which `sent` messages were handed over, and a message arrived after `ms`.
     fn second(number: u64, sent: u64, ms: Option<u64>) -> SecondTally {
         let mut tally = SecondTally::new(ZERO + Duration::from_secs(number));
         tally.sent = sent;
@@ -306,7 +300,7 @@ mod tests {
     fn rows_of_the_warm_up_are_left_out_and_the_others_keep_their_second() {
         let mut series = Series::new(ZERO).omit_before(ZERO + Duration::from_millis(2_500));
         for number in 0..5 {
-            // Errors are counted in the warm-up as well, but must not keep its rows in the result.
+            // Seconds 0 and 1 belong to the warm-up and have only errors, so `rows` must leave their rows out.
             series.add_errors(ZERO + Duration::from_secs(number), number + 1);
             series.add(&second(number, number.saturating_sub(2), None));
         }

@@ -11,16 +11,16 @@ pub const MAX_SLOWEST: usize = 50;
 
 /// The slowest of many messages, each with facts that help to explain why it was slow.
 ///
-/// When a worker thread hands over its counts, it forgets these messages but remembers the floor,
-/// which is the time that the least slow of them took. A message that took no longer than the floor
-/// cannot be among the slowest, because [`MAX_SLOWEST`] others took longer.
+/// Once the heap is full, the floor is the latency of the fastest message in it. A message that took no longer than the
+/// floor cannot be among the slowest, because [`MAX_SLOWEST`] others took at least as long. When a worker thread hands
+/// over its counts, it clears the heap but keeps the floor.
 #[derive(Clone, Debug)]
 pub struct Slowest<T> {
     floor: Duration,
     heap: BinaryHeap<Reverse<TimedEntry<T>>>,
 }
 
-/// A message with its time. The order of entries depends on the time alone, so `T` needs no order.
+/// A message and its latency. Entries are ordered by the latency alone, so `T` needs no order.
 #[derive(Clone, Debug)]
 struct TimedEntry<T> {
     took: Duration,
@@ -60,8 +60,8 @@ impl<T: Clone> Slowest<T> {
         latency > self.floor
     }
 
-    /// Adds a message that is [admitted](Self::admits). If the heap already holds [`MAX_SLOWEST`] messages, the message
-    /// replaces the fastest of them.
+    /// Adds a message for which [`Self::admits`] has returned true. If the heap already holds [`MAX_SLOWEST`] messages,
+    /// the message replaces the fastest of them.
     #[cold]
     #[inline(never)]
     pub fn insert(&mut self, took: Duration, what: T) {
@@ -86,12 +86,11 @@ impl<T: Clone> Slowest<T> {
         }
     }
 
-    /// Removes all messages, but keeps the allocated memory and the floor, which still filters faster messages.
+    /// Removes all messages. The floor stays, so that [`Self::admits`] still rejects messages that are faster.
     pub fn clear(&mut self) {
         self.heap.clear();
     }
 
-    /// Returns the kept messages with their times, the slowest first.
     pub fn sorted(&self) -> Vec<(Duration, T)> {
         let mut entries: Vec<_> = self.heap.iter().map(|Reverse(entry)| (entry.took, entry.what.clone())).collect();
         entries.sort_by_key(|(latency, _)| Reverse(*latency));
@@ -107,7 +106,7 @@ impl<T: Clone> Slowest<T> {
 pub struct MessagePhases([u32; Phase::ALL.len()]);
 
 impl MessagePhases {
-    /// Adds a time to a phase. The sum saturates at 2^32 µs, which are 71 minutes.
+    /// Adds to the duration of a phase, which may occur repeatedly (RCPT). The sum saturates at 2^32 µs (71 minutes).
     #[inline]
     pub fn add(&mut self, phase: Phase, elapsed: Duration) {
         let microseconds = elapsed.as_secs().saturating_mul(1_000_000).saturating_add(elapsed.subsec_micros().into());
@@ -115,15 +114,14 @@ impl MessagePhases {
         *total = total.saturating_add(u32::try_from(microseconds).unwrap_or(u32::MAX));
     }
 
-    /// Makes the rows of the run record, in the order of a dialogue. Phases that took no time are
-    /// left out.
+    /// Makes the run record's rows for the phases, in their order. Phases that took no time are left out.
     pub fn rows(&self) -> Vec<SlowPhase> {
         let timed = Phase::ALL.into_iter().zip(self.0).filter(|(_, microseconds)| *microseconds > 0);
         timed.map(|(name, microseconds)| SlowPhase { name, ms: f64::from(microseconds) / 1e3 }).collect()
     }
 }
 
-/// What the source knows about a slow message, whose time counts from `since` to the server's 250.
+/// Facts that the source knows about a slow message. Its latency counts from `since` to the server's 250.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SlowTransaction {
     pub message: u64,
@@ -160,8 +158,7 @@ mod tests {
     }
 
     proptest! {
-        /// Workers that clear their heaps at every tick must together find what one sorted list
-        /// contains.
+        /// Two workers hand over their heaps at every tick. The merged heap must contain the highest of all latencies.
         #[test]
         fn the_slowest_are_those_of_all(times in prop::collection::vec(0..400_u64, 0..600), tick in 1..200_usize) {
             let mut workers = [Slowest::default(), Slowest::default()];

@@ -6,14 +6,14 @@
 //! ```
 use serde::{Deserialize, Serialize};
 
-/// A point on a message's way. Reports count the messages that reach each stage, and how long they took.
+/// A point on a message's way, such as acceptance by the server. Reports count messages and their times by stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Stage {
-    /// The pacer scheduled the message for this time (open loop only).
+    /// The message was due by the schedule of the load (open loop only).
     Scheduled,
-    /// A session began the message.
+    /// A session began to send the message.
     Created,
     /// The last byte of the message was handed to the kernel.
     Sent,
@@ -37,7 +37,7 @@ pub enum Stage {
     Settled,
     /// Over MADES: the endpoint answered with a message id or an error.
     Replied,
-    /// Over MADES: the message arrived from the receiver's inbox.
+    /// Over MADES: the bench, as the receiving application, took the message from the inbox queue.
     Inbox,
     /// Over MADES: the event DELIVERED came, so the message is at the receiver's endpoint.
     #[serde(rename = "DELIVERED")]
@@ -90,7 +90,7 @@ pub enum Phase {
     Ehlo,
     /// Lasts from the start of the TLS handshake to its end.
     Tls,
-    /// Lasts for the whole AUTH dialogue, with all its challenges.
+    /// Lasts from sending AUTH to the final reply, including the exchange of challenges and responses in between.
     Auth,
     /// Lasts from sending MAIL to the reply.
     Mail,
@@ -100,7 +100,7 @@ pub enum Phase {
     Data,
     /// Lasts from the 354 until the last byte of the message is handed to the kernel.
     Body,
-    /// Lasts from handing over the last byte to the reply to the final dot.
+    /// Lasts from when the last byte of the message is handed to the kernel until the server replies to the final dot.
     Reply,
     /// Lasts from sending QUIT to the reply.
     Quit,

@@ -1,18 +1,18 @@
 //! Detects stalls, which are times in which messages waited but none reached a stage. For example,
 //! a server accepted none, or an endpoint delivered none.
 //!
-//! The collector adds a [`Tick`] at regular intervals. It contains the times of the first and the
-//! last message since the previous tick, so the ends of a stall are as exact as the times of these
-//! messages. Time counts only while messages wait, because a source that has nothing to send is not
-//! stalled.
+//! The collector adds a [`Tick`] at regular intervals. A tick contains the times at which the first and the last
+//! message since the previous tick reached the stage. A stall begins and ends at such times, so the interval between
+//! ticks does not limit how exact its length is. Time counts only while messages wait, because a source that has
+//! nothing to send is not stalled.
 //!
-//! A server that rejects mail is still there. If connections fail after the last rejection in a
-//! stall, the time since that rejection is therefore a stall of its own, in which the server is gone.
+//! A server that rejects mail is still reachable, but a server to which connections fail may be gone. If connections
+//! fail after the last rejection in a stall, the detector therefore splits the stall in two at that rejection.
 use crate::record::StallRow;
 use crate::stage::Stage;
 use std::time::Duration;
 
-/// Minimum length of a stall. Shorter pauses are normal for a working server.
+/// A pause must last at least this long to be reported as a stall. Shorter pauses are normal for a working server.
 const MIN_STALL: Duration = Duration::from_secs(1);
 /// Maximum number of stalls that are kept. If a server stalls more often, the first stalls describe
 /// the problem well enough.
@@ -21,11 +21,11 @@ const MAX_STALLS: usize = 100;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tick {
     pub now: Duration,
-    /// Time at which the first message since the last tick reached the stage.
+    /// Time at which the first message since the previous tick reached the stage.
     pub first: Option<Duration>,
-    /// Time at which the last message since the last tick reached the stage.
+    /// Time at which the latest message since the previous tick reached the stage.
     pub last: Option<Duration>,
-    /// Time at which the first message since the last tick began to wait for the stage.
+    /// Time at which the first new message since the previous tick was due, and so began to wait for the stage.
     pub first_open: Option<Duration>,
     /// Number of messages that are waiting for the stage.
     pub open: u64,
@@ -37,15 +37,15 @@ pub struct Tick {
 pub struct StallDetector {
     stage: Stage,
     zero: Duration,
-    /// Time at which the last message reached the stage or, after an idle time, at which a message
-    /// began to wait.
+    /// Time at which a stall would begin. This is when a message last reached the stage or, if no message was waiting
+    /// then, when the next message began to wait for it.
     since: Duration,
-    /// Number of messages that had been rejected before `since`. The number in `failed` likewise counts messages that
-    /// had failed before `since`.
+    /// Number of messages that had been rejected by the time `since`. In the same way, `failed` is the number of
+    /// messages that had failed by that time.
     rejected: u64,
     failed: u64,
-    /// Time of the latest tick since `since` that reported rejected messages, with the number of
-    /// messages that had failed by then.
+    /// Time of the latest tick that reported rejected messages, and how many messages had failed by then. Failures
+    /// beyond this number show that the server is gone. `None` if no message was rejected after `since`.
     last_rejection: Option<(Duration, u64)>,
     /// True if no message was waiting at the latest tick.
     is_idle: bool,
@@ -54,8 +54,7 @@ pub struct StallDetector {
 }
 
 impl StallDetector {
-    /// Starts to look for stalls of a stage, in a load that begins at `began`. Reported times count
-    /// from `zero`.
+    /// Starts to look for stalls of a stage, in a load that begins at `began`. The times in the rows count from `zero`.
     pub fn new(stage: Stage, zero: Duration, began: Duration) -> Self {
         let latest = Tick { now: began, ..Tick::default() };
         let rows = Vec::new();
@@ -69,8 +68,8 @@ impl StallDetector {
         }
         if let (Some(first), Some(last)) = (tick.first, tick.last) {
             self.end(first);
-            // Workers report at different times, so the last message of this tick may be older than the last message of
-            // the tick before.
+            // Workers report at different times, so `last` may be earlier than `since`, a time from another worker.
+            // Keep the later time, because messages still reached the stage then.
             self.begin(last.max(self.since), &tick);
         } else if !is_waiting && !self.is_failing() {
             self.begin(tick.now, &tick);
@@ -81,9 +80,9 @@ impl StallDetector {
         self.latest = tick;
     }
 
-    /// Returns the time since a message last reached the stage, with the failures since then, in
-    /// the form of a stall. This time may still be too short to count as a stall. If connections
-    /// have failed since the last rejection, it begins with that rejection.
+    /// Returns the time since a message last reached the stage, as a stall of any length. If connections have failed
+    /// for long since the last rejection, the stall begins at that rejection, because the server was still reachable
+    /// then.
     pub fn current(&self) -> StallRow {
         let (whole, gone) = self.split(self.latest.now, true);
         gone.unwrap_or(whole)
@@ -102,8 +101,8 @@ impl StallDetector {
         tick.open > 0 || ended(tick) > ended(&self.latest)
     }
 
-    /// True if messages failed and none has succeeded since. A session that pauses after a failure
-    /// is not waiting, but that does not prove that the server is back.
+    /// True if messages were rejected or failed after the latest message reached the stage. While all sessions pause
+    /// after such failures, no message is waiting, but the server may still be gone.
     fn is_failing(&self) -> bool {
         self.latest.rejected + self.latest.failed > self.rejected + self.failed
     }
@@ -117,7 +116,8 @@ impl StallDetector {
 
     fn end(&mut self, at: Duration) {
         let (whole, gone) = self.split(at, false);
-        // If another worker only now reports a message that came during the latest stall, that message ended the stall.
+        // If a worker reports late, its message may have reached the stage in the middle of a recorded stall. End this
+        // stall at `at`, when the message arrived, because the server worked again.
         let at_s = self.second(at);
         if let Some(last) = self.rows.last_mut().filter(|last| at_s > last.from_s && at_s < last.to_s) {
             last.to_s = at_s;
@@ -127,8 +127,8 @@ impl StallDetector {
         self.rows.truncate(MAX_STALLS);
     }
 
-    /// Returns the stall that ends at `to`. If connections have failed for long since the last
-    /// rejection, this time is a second stall, and the first stall ends with the rejection.
+    /// Returns the stall from `since` until `to`. If connections have failed for long since the last rejection, splits
+    /// it in two: the first stall ends with that rejection, and the second one begins with it.
     fn split(&self, to: Duration, to_the_end: bool) -> (StallRow, Option<StallRow>) {
         let whole = self.row(to, to_the_end);
         let gone = self.last_rejection.map(|(at, failed)| StallRow {
@@ -170,8 +170,6 @@ mod tests {
         Duration::from_millis(number)
     }
 
-    /// Makes a detector and adds four ticks per second from 10.0 s on. `at` returns the state at
-    /// each tick.
     fn of(ticks: u64, at: impl Fn(u64) -> Tick) -> StallDetector {
         let mut stalls = StallDetector::new(Stage::Accepted, ms(10_000), ms(10_000));
         for number in 1..=ticks {
@@ -208,7 +206,7 @@ mod tests {
 
     #[test]
     fn a_server_that_died_accepts_nothing_since_its_last_reply() {
-        // No message is waiting when the collector looks, because each of them fails at once.
+        // Each message fails as soon as a session begins it, so no message is waiting at any tick.
         let at = |number: u64| Tick {
             first_open: Some(ms(9_800 + number * 250)),
             open: 0,
@@ -256,13 +254,14 @@ mod tests {
             }
         };
         let gone = StallRow { to_s: 7.5, to_the_end: true, ..StallRow::default() };
-        // A single rejection before the connections fail is too short to be a stall.
+        // The 0.26 s before the last rejection are too short for a stall, so only the failing connections are a stall.
         assert_eq!(of(30, at(7)).rows(), [StallRow { from_s: 1.75, failed: 23, ..gone }]);
         let rejecting = StallRow { from_s: 1.49, to_s: 3.0, rejected: 6, failed: 1, ..StallRow::default() };
         let failing = StallRow { from_s: 3.0, failed: 18, ..gone };
         let stalls = of(30, at(12));
         assert_eq!((stalls.rows(), stalls.current()), (vec![rejecting, failing], failing));
-        // A server that accepts again later must still count as gone until then.
+        // In the last tick, the server accepts a message at 7.51 s, which ends the second stall, in which connections
+        // failed. The first stall, in which the server rejected mail, must still end with the last rejection at 3.0 s.
         let stalls = of(31, |number| if number == 31 { busy(31) } else { at(12)(number) });
         let failing = StallRow { to_s: 7.51, to_the_end: false, ..failing };
         assert_eq!(stalls.rows(), [rejecting, failing]);
@@ -270,7 +269,7 @@ mod tests {
 
     #[test]
     fn a_server_that_rejects_to_the_end_is_not_gone() {
-        // Neither a single failure nor silence after the last rejection shows that the server is gone.
+        // At most one connection fails in the 0.75 s after the last rejection, so the server must not count as gone.
         for failed in [0, 1] {
             let at = move |number: u64| {
                 let rejected = number.min(13);

@@ -1,9 +1,9 @@
-//! Counts of a worker between two ticks. At each tick the collector merges the counts of all workers, and each worker
-//! starts again from zero.
+//! Defines what each worker thread counts. At regular intervals (ticks), a collector merges the counts of all workers,
+//! and each worker starts again from zero.
 //!
-//! Almost every number is a sum, so merging means adding, and a message needs no lock or channel. The exceptions are
-//! first and last times, and ledgers. A ledger contains units, each a message for one recipient, and only merging shows
-//! that two workers saw the same unit.
+//! Each worker counts in memory of its own, so no message needs a lock or a channel. Almost every number is a sum, so
+//! merging means adding. The exceptions are first and last times, and ledgers. A ledger contains units, each a message
+//! for one recipient, and only merging shows that two workers saw the same unit.
 use crate::bounces::Bounces;
 use crate::delayed_acks::{DelayedAcks, TimesApart};
 use crate::domains::{DomainArrivals, DomainTally, DomainUnit};
@@ -52,8 +52,8 @@ pub enum LatencyKind {
     Ended,
     /// Open loop only: time from when the message was scheduled until a session began it.
     Slip,
-    /// Open loop only: time by which the source itself began the message too late, because a session was already
-    /// waiting when the message became due.
+    /// Open loop only: delay that the source itself caused, that is, how late a session began a message although the
+    /// session was free when the message became due.
     Lag,
 }
 
@@ -61,7 +61,8 @@ pub enum LatencyKind {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PendingTime {
     what: LatencyKind,
-    /// Index of the second in whose latencies the duration is also counted, or `u32::MAX` if there is no such second.
+    /// Index in `SourceTally::seconds` of the second in which a message was accepted, because its latency also counts
+    /// there. `u32::MAX` for all kinds of durations except `Accepted`.
     second: u32,
     took_ns: u64,
 }
@@ -148,12 +149,12 @@ pub struct SourceTally {
     /// Recipients of messages whose connection broke after the last byte was sent and before the reply, so the server
     /// may have accepted them. These messages are included in `failed`.
     pub recipients_in_doubt: u64,
-    /// Counts of each stage of the load, in the order of the stages. Figures that are counted only for the whole load,
-    /// such as the ledger, are empty in these counts.
+    /// Counts of each stage of the load, in the order of the stages. Some fields are filled only for the whole load and
+    /// stay empty here, for example the ledger and the phases.
     pub load_stages: Vec<Self>,
     pub bytes_sent: u64,
     pub bytes_accepted: u64,
-    /// Counts of the messages that were created during the warm-up, which the other counts of this tally include.
+    /// Counts of the messages that were created during the warm-up. The other counts include these messages.
     pub warm_up: WarmUpCounts,
     pub sent_latency: Latencies,
     pub accepted_latency: Latencies,
@@ -161,8 +162,8 @@ pub struct SourceTally {
     pub accepted_service: Latencies,
     pub ended_latency: Latencies,
     pub phases: PhaseTimes,
-    /// For each phase, the number of durations that look like delayed ACKs and do not overlap. A pause of the whole
-    /// server delays replies to many sessions at once, so it counts only once.
+    /// For each phase, the number of durations that look like delayed ACKs. Durations that overlap count once, because
+    /// a pause of the whole server delays the replies in many sessions at the same time.
     pub pauses: [TimesApart; Phase::ALL.len()],
     pub slip: Latencies,
     pub lag: Latencies,
@@ -177,8 +178,8 @@ pub struct SourceTally {
     pub missing: MissingTransactions,
     /// Counts of recipients by domain and by outcome. Empty if all recipients have the same domain.
     pub domains: DomainTally,
-    /// Number of messages since the last tick by the second in which they were due, without the warm-up. `merge` leaves
-    /// out this field and `seconds`, because the collector adds both to its series.
+    /// Number of messages that were due in each second since the last tick, without the warm-up. `merge` leaves out
+    /// this field and `seconds`, because the collector adds both to the run's [`Series`](crate::Series) instead.
     pub due_seconds: DueSeconds,
     /// Events since the last tick, such as replies and errors, each in the second in which it happened. Messages of the
     /// warm-up are left out.
@@ -193,8 +194,7 @@ pub struct SourceTally {
     pub overflow: u64,
     /// Time at which the first message after the warm-up was created.
     pub first_created: Option<Duration>,
-    /// Times at which messages after the warm-up were created. `sent_times` and `accepted_times` are the same for sent
-    /// and accepted messages.
+    /// Times at which messages were created, without the warm-up, as in `sent_times` and `accepted_times`.
     pub created_times: Throughput,
     pub sent_times: Throughput,
     pub accepted_times: Throughput,
@@ -207,8 +207,8 @@ pub struct SourceTally {
 }
 
 impl SourceTally {
-    /// Counts a measured duration. It is added to its histogram later, at the latest by [`SourceTally::flush_times`],
-    /// so that not every message touches a dozen histograms.
+    /// Stores a measured duration until [`SourceTally::flush_times`] adds it to the histogram of its kind, so that not
+    /// every message touches a dozen histograms.
     pub fn time(&mut self, what: LatencyKind, took: Duration) {
         self.push_time(PendingTime { what, second: u32::MAX, took_ns: ns(took) });
     }
@@ -220,8 +220,8 @@ impl SourceTally {
         self.time(LatencyKind::Phase(phase), ended.saturating_sub(began));
     }
 
-    /// Counts an accepted message and its latency, in total and in the second that contains `at`. `zero` must be the
-    /// beginning of any second of the run.
+    /// Stores the latency of an accepted message, and counts the message in the second that contains `at`. `zero` is
+    /// the start of the run, or of any of its seconds. The caller must increase `accepted` itself.
     pub fn accept(&mut self, took: Duration, at: Duration, zero: Duration) {
         let second = self.seconds.index(at, zero);
         self.push_time(PendingTime { what: LatencyKind::Accepted, second: second as u32, took_ns: ns(took) });
@@ -235,8 +235,8 @@ impl SourceTally {
         self.errors.add(error, sample);
     }
 
-    /// Returns the counts of a stage of the load. Stages are numbered from 1. Returns `None` for the number 0, which
-    /// messages outside any stage have.
+    /// Returns the counts of a stage of the load, and creates them for a new stage. Stages are numbered from 1. Returns
+    /// `None` for the number 0, which messages outside any stage have.
     #[inline]
     pub fn of_load_stage(&mut self, number: u8) -> Option<&mut Self> {
         if number == 0 { None } else { self.named_load_stage(usize::from(number)) }
@@ -261,7 +261,8 @@ impl SourceTally {
         }
     }
 
-    /// Adds all collected durations to their histograms, and latencies of accepted messages also to their seconds.
+    /// Adds pending durations to their histograms, and the latency of each accepted message to the second of its
+    /// acceptance.
     pub fn flush_times(&mut self) {
         let mut gathered = std::mem::take(&mut self.pending_times);
         for PendingTime { what, second, took_ns } in gathered.drain(..) {
@@ -286,8 +287,8 @@ impl SourceTally {
         }
     }
 
-    /// Adds the counts of another worker, or of this worker since its last tick. Durations that `other` has not yet
-    /// added to its histograms go straight into the histograms of `self`.
+    /// Adds the counts of `other`, for example the counts of a worker since its last tick. Durations that are still
+    /// pending in `other` are added to the histograms of `self`.
     pub fn merge(&mut self, other: &Self) {
         for PendingTime { what, took_ns, .. } in &other.pending_times {
             self.latencies(*what).record_ns(*took_ns);
@@ -410,30 +411,30 @@ pub struct SinkTally {
     pub last_arrival: Option<Duration>,
     pub handshakes: Handshakes,
     pub exhausted: ExhaustedCounts,
-    /// Time from the 354 to the end of the message, for messages without a trace header.
+    /// Durations from the 354 to the end of each message without a trace header, for the detection of delayed ACKs.
     pub bodies: DelayedAcks,
     pub runs: RunTallies,
     /// Names of the domains that the worker has seen, indexed by the numbers that it gives to them. Empty in merged
-    /// tallies, because each worker numbers the domains in its own order.
+    /// counts, because each worker numbers the domains in its own order.
     pub domain_names: Vec<Arc<str>>,
     /// Pairs of an original and a rewritten address that the worker has seen, indexed by the numbers that it gives to
-    /// them. Empty in merged tallies.
+    /// them. Empty in merged counts, because each worker numbers the pairs in its own order.
     pub rewrites: Vec<Arc<Rewrite>>,
     pub errors: Errors,
     pub error_times: EventTimes,
-    /// Messages without a trace header since the last tick, by the second of their arrival. `merge` leaves this field
-    /// out, because the collector adds it to its series.
+    /// Number of messages without a trace header that arrived in each second since the last tick. `merge` leaves this
+    /// field out, because the collector adds these numbers to a time series ([`Series`](crate::Series)), not to totals.
     pub seconds: Seconds,
 }
 
 impl SinkTally {
-    /// Returns an empty tally that keeps the counts of `own_run`, however many other runs arrive.
+    /// Returns an empty tally that never drops the counts of `own_run` to make room for other runs.
     pub fn keeping(own_run: Option<RunId>) -> Self {
         Self { runs: RunTallies { own_run, ..RunTallies::default() }, ..Self::default() }
     }
 
-    /// Returns the complete counts of a run from the tally of a single worker. The worker's own ledger lacks rewritten
-    /// addresses and recipients of all domains but its first, because only merging adds them.
+    /// Returns the counts of a run that only this worker has received. Merges them into an empty tally, because
+    /// rewritten addresses and recipients outside the worker's first domain are counted only by `merge`.
     pub fn of_run(&self, run: RunId) -> Option<RunTally> {
         let mut alone = RunTally::default();
         alone.merge(self.runs.find(run)?, self.names());
@@ -518,7 +519,7 @@ impl Ordered {
 #[derive(Clone, Debug, Default)]
 pub struct RunTallies {
     rows: Vec<(RunId, RunTally)>,
-    /// The run for which the sink was started, which is never replaced. `None` if the sink serves any run.
+    /// The run for which the sink was started. Newer runs never replace this run. `None` if the sink serves any run.
     own_run: Option<RunId>,
     /// Number of messages whose runs were replaced by newer runs. All other counts of those runs are lost.
     pub evicted_messages: u64,
@@ -526,7 +527,8 @@ pub struct RunTallies {
 }
 
 impl RunTallies {
-    /// Returns the counts of a run. If the run is new, they start at zero, and another run may be replaced.
+    /// Returns the counts of a run, and begins to count a new run. If the table is full, a new run replaces the run
+    /// that has been inactive for the longest time.
     pub fn open(&mut self, run: RunId) -> &mut RunTally {
         let row = match self.rows.iter().position(|(known, _)| *known == run) {
             Some(row) => row,
@@ -535,8 +537,9 @@ impl RunTallies {
         &mut self.rows[row].1
     }
 
-    /// Begins to count a run before anything of it arrives. `messages_before` is the number of messages that the sink
-    /// has received so far, which do not belong to the run. From now on, the run also counts the errors of the sink.
+    /// Begins to count a run that has been announced, before its first message arrives. `messages_before` is the number
+    /// of messages of all runs that the sink has received until this call. From now on, each error at the sink counts
+    /// for this run as well, because errors do not tell to which run they belong.
     pub fn announce(&mut self, run: RunId, now: Duration, messages_before: u64) {
         if self.find(run).is_none() {
             let tally = self.open(run);
@@ -554,8 +557,8 @@ impl RunTallies {
         self.rows.iter().map(|(run, tally)| (*run, tally))
     }
 
-    /// Adds another worker's counts of all runs. `messages_before` is the number of all messages that were merged
-    /// before, whatever their run.
+    /// Adds another worker's counts of all runs. `messages_before` is the number of messages of all runs that were
+    /// merged before. It is added to [`RunTally::messages_before`] of each run that is new.
     fn merge(&mut self, other: &SinkTally, messages_before: u64) {
         let worker = other.names();
         let other = &other.runs;
@@ -595,7 +598,7 @@ impl RunTallies {
     }
 }
 
-/// Names of the domains and the pairs of addresses that a worker has numbered in its own order.
+/// Names of a worker's domains and its pairs of addresses, indexed by the numbers that the worker gives to them.
 #[derive(Clone, Copy, Default)]
 struct WorkerNames<'a> {
     domains: &'a [Arc<str>],
@@ -611,16 +614,17 @@ pub struct RunTally {
     /// Number of messages in `messages` that were created during the warm-up. Their latencies are not counted.
     pub warm_up_messages: u64,
     pub warm_up_bytes: u64,
-    /// Time at which `mailrun bench` announced the run to the sink. Set only in merged tallies.
+    /// Time at which `mailrun bench` announced the run. Workers leave it empty, because they do not learn of
+    /// announcements.
     pub announced: Option<Duration>,
-    /// Messages of any kind that the sink had received before the run was announced or its first message arrived. In a
-    /// worker's tally, only messages of the same tick count.
+    /// Number of all messages, including other mail, that the sink had received before it learned of the run. A worker
+    /// counts only messages since its last tick.
     pub messages_before: u64,
-    /// Errors of all mail since the run was announced, or since the tick in which its first message
-    /// arrived. Set only in merged tallies.
+    /// Errors of all mail since the sink learned of the run, by its announcement or by the first tick with a message of
+    /// the run. Workers leave this field empty, because they count errors only in [`SinkTally::errors`].
     pub errors: Errors,
-    /// TLS handshakes of all mail since the run was announced, or since the tick in which its first message arrived.
-    /// Set only in merged tallies.
+    /// TLS handshakes of all mail since the sink learned of the run. Workers leave this field empty, because they count
+    /// handshakes only in [`SinkTally::handshakes`].
     pub handshakes: Handshakes,
     pub duplicates: u64,
     pub corrupt: u64,
@@ -632,7 +636,7 @@ pub struct RunTally {
     pub negative: u64,
     pub overflow: u64,
     pub units: Ledger,
-    /// Counts of each stage of the load, which include only messages, bytes and latencies.
+    /// Counts of each stage of the load. Fields that are filled only for the whole run stay empty, such as `units`.
     pub load_stages: Vec<Self>,
     /// Bounces and delays that notifications reported for this run. The notifications do not count in `messages`.
     pub bounces: Bounces,
@@ -643,23 +647,24 @@ pub struct RunTally {
     pub told_messages: u64,
     pub told_times: Throughput,
     pub slowest: Slowest<SlowDelivery>,
-    /// Message-recipient pairs since the last tick whose recipients are not in the worker's first domain. No other
-    /// field counts them yet, because only merging shows whether another worker has already seen a pair.
+    /// Message-recipient pairs that arrived since the last tick, for recipients outside the worker's first domain.
+    /// `merge` counts each pair as delivered or as a duplicate, because another worker may have seen the same pair.
     pub domain_units: Vec<DomainUnit>,
-    /// Arrivals by recipient domain. Set only in merged tallies, because each worker numbers the domains differently.
+    /// Arrivals by recipient domain. Set only in merged counts, because each worker numbers the domains differently.
     pub domains: DomainArrivals,
-    /// Arrivals since the last tick at addresses that the source had not named. No other field counts their recipients
-    /// yet, because only merging shows whether they are rewritten, copies or duplicates.
+    /// Arrivals since the last tick at addresses that the source had not named. `merge` counts each of them as a
+    /// rewrite, a copy or a duplicate, because this depends on the arrivals at other workers.
     pub rewritten_units: Vec<RewrittenUnit>,
-    /// Arrivals at addresses that the source had not named. Set only in merged tallies.
+    /// Arrivals at addresses that the source had not named. Set only in merged counts, because a worker sees only part
+    /// of the arrivals.
     pub rewrites: Rewrites,
-    /// Time from the 354 to the end of the message, for messages of this run.
+    /// Durations from the 354 to the end of a message of this run, by which delayed ACKs are detected.
     pub bodies: DelayedAcks,
     /// Time on the sink's clock at which the earliest message was created. `None` until a message with a usable time
     /// arrives.
     pub first_created: Option<Duration>,
-    /// Arrivals since the last tick by second, without the warm-up. `merge` leaves this field out, because the
-    /// collector adds it to the run's series.
+    /// Arrivals in each second since the last tick, without the warm-up. `merge` leaves this field out, because the
+    /// collector adds it to the run's [`Series`](crate::Series) instead.
     pub seconds: Seconds,
     pub last_delivered: Option<Duration>,
     pub delivered_times: Throughput,
@@ -668,8 +673,8 @@ pub struct RunTally {
 }
 
 impl RunTally {
-    /// Returns the counts of a stage of the load. Stages are numbered from 1. Returns `None` for the number 0, which
-    /// messages outside any stage have.
+    /// Returns the counts of a stage of the load, and creates them for a new stage. Stages are numbered from 1. Returns
+    /// `None` for the number 0, which messages outside any stage have.
     #[inline]
     pub fn of_load_stage(&mut self, number: u8) -> Option<&mut Self> {
         if number == 0 { None } else { self.named_load_stage(usize::from(number)) }
@@ -682,17 +687,18 @@ impl RunTally {
         self.load_stages.get_mut(number - 1)
     }
 
-    /// True if anything of the run arrived: a message, further recipients of an earlier message as in LMTP, or a
-    /// notification.
+    /// True if mail of the run or a notification arrived. LMTP counts a message with its first recipient, so
+    /// `recipients` may grow while `messages` is 0.
     fn is_active(&self) -> bool {
         self.messages > 0 || self.recipients > 0 || self.bounces.notices > 0
     }
 
-    /// Adds the counts of a worker. A message-recipient pair in both ledgers is a duplicate, unless it had first
-    /// arrived under another address. The worker's ledger contains only recipients in its first domain.
+    /// Adds the counts of a worker. A message-recipient pair in both ledgers is a duplicate, unless the earlier arrival
+    /// was at a rewritten address. A worker lists recipients in its first domain in `units`, and all other recipients
+    /// in `domain_units`.
     fn merge(&mut self, other: &Self, names: WorkerNames<'_>) {
-        // If mail first arrived under another address and now arrives under the recipient's own, the first arrival was
-        // a copy, so the recipient has no duplicate.
+        // A message that arrived at a rewritten address may later arrive at the recipient's own address as well. Count
+        // the earlier arrival as a copy, and the later arrival as the delivery and not as a duplicate.
         let copied = self.rewrites.units.remove(&other.units);
         let merged = self.units.merge(&other.units);
         let again = merged.again - copied;
@@ -831,11 +837,11 @@ mod tests {
     fn arrivals_under_other_addresses_are_rewritten_copied_or_duplicates() {
         #[derive(Clone, Copy)]
         enum At {
-            /// An arrival at the recipient's own address, with the numbers of the recipient and of its domain.
+            /// An arrival at the recipient's own address. Contains the recipient's number and its domain's number.
             Own(u32, u16),
-            /// An arrival at another address, with the number of ORCPT's recipient and a hash of the address.
+            /// An arrival at another address than the recipient's, with the recipient's number and the address's hash.
             Other(u32, u32),
-            /// An arrival at a recipient that the server added, with a hash of the address.
+            /// An arrival for a recipient that the server added. Contains a hash of the address.
             Added(u32),
         }
         use At::{Added, Other, Own};
@@ -1032,7 +1038,7 @@ mod tests {
         arrive(&mut worker, run(1), 0, 1);
         for second in 2..50 {
             (0..MAX_RUNS as u8).for_each(|_| arrive(&mut worker, run(second), 0, second.into()));
-            // Clearing the counts of the worker at a tick must not make the worker forget its own run.
+            // `clear` must not forget that run 1 is `own_run`, because the many other runs would then evict run 1.
             if second % 20 == 0 {
                 all.merge(&worker);
                 worker.clear();
@@ -1100,7 +1106,7 @@ mod tests {
         let unit = |sequence| DomainUnit { sequence, recipient: 0, domain: 1 };
         let mut one = SinkTally { domain_names: names(&["a", "b"]), ..SinkTally::default() };
         let mut other = SinkTally { domain_names: names(&["b", "a"]), ..SinkTally::default() };
-        // The workers number the domains in opposite order. Messages 1 and 2 are for a, and messages 3 and 4 are for b.
+        // Domain 1 is b in `one` but a in `other`. `merge` must still give messages 1 and 2 to a, and 3 and 4 to b.
         arrive(&mut one, run, 1, 1);
         arrive(&mut one, run, 1, 1);
         one.runs.open(run).domain_units.extend([unit(3), unit(3), unit(4)]);

@@ -1,5 +1,5 @@
-//! Thresholds: a user's requirements on a run. Each is parsed from a line, and evaluated on the record of a run or on
-//! the figures of a run in progress.
+//! Thresholds: a user's requirements on a run. Each threshold is parsed from one line of text, and evaluated on the
+//! record of a run or on the figures of a run in progress.
 //!
 //! ```text
 //! accepted.p99 < 50ms             STAGE or PHASE . p0 … p100 | min | mean | max | stddev     a time; p999 is p99.9
@@ -30,12 +30,12 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 const MAX_BYTES: usize = 200;
-/// Minimum length of a window of freshness, because the record has only one row per second.
+/// Minimum length of a window for freshness. A record has only one row per second, so shorter windows could lack data.
 const MIN_WINDOW: Duration = Duration::from_secs(1);
 
-/// Stages that the record of every run has.
+/// Stages that a threshold may name for every run.
 const STAGES: [Stage; 4] = [Stage::Created, Stage::Sent, Stage::Accepted, Stage::Delivered];
-/// Stage that only a run with watched mailboxes has.
+/// Stage that messages reach only if the sink watches mailboxes.
 const MAILBOX_STAGE: Stage = Stage::Announced;
 /// Stages that only a run over MADES has, by their names in an expression. Some have several names, because users may
 /// also type the names in the report, such as DELIVERED.
@@ -52,7 +52,7 @@ const MADES_STAGES: [(&str, Stage); 11] = [
     ("RECEIVED", Stage::ReceivedEvent),
     ("TRACING", Stage::TracingEvent),
 ];
-/// Names of figures of a stage or a phase. The error for an unknown name suggests the most similar of them.
+/// If a user types an unknown figure of a stage or a phase, the error suggests the most similar of these names.
 const METRICS: [&str; 12] =
     ["p50", "p90", "p95", "p99", "p999", "min", "mean", "max", "stddev", "rate", "count", "within"];
 
@@ -124,7 +124,6 @@ impl Fate {
         }
     }
 
-    /// Returns how often this outcome occurred, or `None` if that is unknown.
     pub fn count(self, ledger: &LedgerRow) -> Option<u64> {
         match self {
             Self::Lost => ledger.lost,
@@ -140,7 +139,7 @@ impl Fate {
         }
     }
 
-    /// Returns the stage that a unit with this fate did not reach, or `None` if the unit arrived.
+    /// Returns the stage that a message with this outcome did not reach, or `None` if the message arrived.
     pub fn missed_stage(self) -> Option<Stage> {
         match self {
             Self::Rejected | Self::Failed | Self::InDoubt => Some(Stage::Accepted),
@@ -149,8 +148,8 @@ impl Fate {
         }
     }
 
-    /// True if the fate must not occur unless a threshold allows it. Rewritten and copied are no faults, because a
-    /// server may be meant to do both.
+    /// True if the outcome counts as a fault when no threshold of the user limits it. Rewritten and copied mail is no
+    /// fault, because a server may be meant to rewrite and copy mail.
     pub fn is_fault(self) -> bool {
         !matches!(self, Self::Rewritten | Self::Copied)
     }
@@ -159,13 +158,12 @@ impl Fate {
 /// The protocol of a run, which decides which stages and phases a threshold may name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunProtocol {
-    /// Over SMTP, a threshold may name the phases of the dialogue and all stages except those of MADES.
+    /// Over SMTP, a threshold may name a phase of the dialogue, one of the common stages, or the stage `announced`.
     Smtp,
     /// Over MADES, a threshold may name the common stages and the stages that only MADES has.
     Mades,
 }
 
-/// A stage or a phase whose times and counts a threshold judges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricSource {
     Stage(Stage),
@@ -255,25 +253,25 @@ pub struct Threshold {
 }
 
 /// Figures on which thresholds are evaluated: a finished [`Record`], or the [`RunningFigures`] of a run in progress. A
-/// method returns `None` if no process of the run can see the figure.
+/// method returns `None` if no process of the run can see the figure, for example arrivals without a sink.
 pub trait MetricValues {
     fn times(&self, source: MetricSource) -> Option<Latencies>;
-    /// Returns a summary of the latencies, in case only a summary of them was kept.
+    /// Returns a summary of the latencies, which is known even if the latencies themselves were not kept.
     fn summary(&self, source: MetricSource) -> Option<LatencyMs>;
-    /// Returns the number of messages that reached the stage, or how often the phase occurred.
+    /// Returns how many messages reached a stage. For a phase, returns how often the phase occurred.
     fn count(&self, source: MetricSource) -> Option<u64>;
-    /// Returns how many of the arrivals that [`Self::count`] includes are repeated arrivals of a message.
+    /// Returns how many of the arrivals in [`Self::count`] repeat an earlier arrival of the same message.
     fn again(&self, source: MetricSource) -> u64;
     /// Returns the messages per second that reached the stage. Phases have no rate.
     fn rate_per_s(&self, source: MetricSource) -> Option<f64>;
-    /// Returns the number of messages that were due. It is at least the number of created messages.
+    /// Returns the number of messages that were due, whether or not a session created them.
     fn due(&self) -> Option<u64>;
     fn created_units(&self) -> Option<u64>;
-    /// Returns the messages that were due but did not reach the stage in time. Returns `None` for a phase, and during a
-    /// run, because the messages may still arrive.
+    /// Returns the messages that were due but did not reach a stage in time. Returns `None` for a phase of the
+    /// dialogue. During a run, returns `None` as well, because the missing messages may still arrive.
     fn overdue(&self, source: MetricSource) -> Option<Overdue<'_>>;
     fn fate(&self, fate: Fate) -> Option<u64>;
-    /// Returns the freshness of each window, which is known only after the run.
+    /// Returns the freshness of each window of the run. `limit` has the window's length. `None` during the run.
     fn fresh_windows(&self, limit: FreshnessLimit) -> Option<Vec<FreshWindow>>;
 }
 
@@ -287,7 +285,7 @@ impl Overdue<'_> {
         overdue::absent(self.record, self.row)
     }
 
-    /// Returns the number of absent messages that might have met the limit if the run had waited for longer.
+    /// Returns how many messages did not arrive but might have met the limit if the run had waited for longer.
     fn undecided(&self, limit: Duration) -> u64 {
         overdue::undecided(self.record, self.row, limit)
     }
@@ -304,20 +302,20 @@ impl Overdue<'_> {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Value {
     Known(f64),
-    /// `least` is the share of messages that arrived in time. `most` is the share if all messages that may still arrive
-    /// do so in time.
+    /// Percentage of messages that arrived in time. `least` counts only the messages that have arrived, and `most` also
+    /// all messages that may still arrive in time.
     Share {
         least: f64,
         most: f64,
     },
-    /// The value is greater than `bound`, because `absent` messages did not arrive in time. `is_open` is set if so many
-    /// of them may still arrive that the limit can be met.
+    /// The value is greater than `bound`, because `absent` messages did not arrive in time. `is_open` is set if the
+    /// limit can still be met, because enough of these messages may still arrive.
     Beyond {
         bound: f64,
         absent: u64,
         is_open: bool,
     },
-    /// Too few messages arrived to compute a rate. The value is their number.
+    /// Too few messages arrived to compute a rate. Contains the number of messages that arrived.
     Few(u64),
     Unknown,
 }
@@ -357,8 +355,8 @@ impl Threshold {
         self.load_stage.as_deref()
     }
 
-    /// Returns the record on which the threshold is evaluated. If the threshold concerns a stage of the load, the
-    /// record contains only that stage, or is `None` if the run has no figures of the stage.
+    /// Returns the record on which the threshold is evaluated: `run` or, for a threshold on a stage of the load, a
+    /// record of that stage alone. Returns `None` if the run has no figures of the stage.
     fn record_of<'r>(&self, run: &'r Record) -> Option<Cow<'r, Record>> {
         let Some(name) = &self.load_stage else { return Some(Cow::Borrowed(run)) };
         run.load_stages.iter().find(|row| row.name == *name).map(|row| Cow::Owned(row.as_run(run)))
@@ -405,16 +403,16 @@ impl Threshold {
         matches!(self.subject, Subject::Figure(_, metric) if !matches!(metric, Metric::Rate | Metric::Count))
     }
 
-    /// True if the value can only improve while the run goes on. Such a threshold decides nothing before the end, so a
-    /// run cannot be aborted by it.
+    /// True if the threshold is judged only at the end, so that it cannot abort a run: a minimum count may still be
+    /// reached, and freshness is computed after the run.
     pub fn needs_the_end(&self) -> bool {
         let is_minimum = matches!(self.subject, Subject::Figure(_, Metric::Count)) && !self.comparison.is_upper();
         is_minimum || matches!(self.subject, Subject::Fresh(_))
     }
 
-    /// Converts the threshold to a share of messages that may be lost, if possible. This works for a percentile, a
-    /// maximum or `within` of a stage, and for a percentage of an outcome such as lost mail. For example,
-    /// `delivered.p99 < 1s` means that at most 1 % of the due messages may take longer than 1 s or never arrive.
+    /// Converts the threshold to the share of messages that may be late or lost, if possible. This works for a
+    /// percentile, a maximum or `within` of a stage, and for a percentage of `rejected`, `failed` or `in_doubt`. For
+    /// example, `delivered.p99 < 1s` means that at most 1 % of the due messages may take longer or never arrive.
     pub fn loss_goal(&self) -> Option<LossGoal> {
         let limit = Duration::try_from_secs_f64(self.limit / 1e3).ok();
         let (subject, loss_ratio) = match self.subject {
@@ -442,7 +440,7 @@ impl Threshold {
     }
 
     /// Evaluates the threshold on the figures of a whole run. A threshold on a stage of the load gets no value, because
-    /// such figures do not distinguish stages.
+    /// the figures of a whole run are not divided by stage.
     pub fn evaluate(&self, figures: &impl MetricValues) -> ThresholdRow {
         if self.load_stage.is_some() { self.row() } else { self.evaluate_figures(figures) }
     }
@@ -489,8 +487,8 @@ impl Threshold {
                 ThresholdRow { beyond: Some(bound), passed, missed, why, ..row }
             }
             Value::Few(arrived) => {
-                // If enough messages were due to compute a rate, the server failed to deliver them. Otherwise, the load
-                // was too small, so the threshold is neither met nor missed.
+                // If `MIN_ARRIVALS` messages were due, the server failed to deliver them, so it misses the threshold.
+                // Otherwise, the load was too small for a rate, so the threshold is neither met nor missed.
                 let is_enough_due = figures.due().is_some_and(|due| due >= MIN_ARRIVALS);
                 let why = match is_enough_due {
                     true => format!("only {} arrived, which is no rate", counted(arrived, "message")),
@@ -521,7 +519,7 @@ impl Threshold {
     }
 }
 
-/// A requirement in the form of a share of messages that may be lost or late, as a capacity search needs it.
+/// Share of messages that a threshold allows to be lost or late. A capacity search needs each goal in this form.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LossGoal {
     expression: String,
@@ -540,7 +538,6 @@ impl LossGoal {
         &self.expression
     }
 
-    /// Returns the maximum share (0 to 1) of messages that may be lost or late.
     pub fn loss_ratio(&self) -> f64 {
         self.loss_ratio
     }
@@ -553,7 +550,6 @@ impl LossGoal {
         }
     }
 
-    /// Returns the stage that messages must reach in time, or `None` if the goal is not about time.
     pub fn stage(&self) -> Option<MetricSource> {
         match self.subject {
             LossSubject::Late(stage, _) => Some(stage),
@@ -576,7 +572,7 @@ impl LossGoal {
     }
 }
 
-/// Evaluates a metric. `limit` is needed to decide whether messages that may still arrive could change the result.
+/// Computes a metric such as `p99`. `limit` serves to decide whether messages that may still arrive could matter.
 fn metric_value(figures: &impl MetricValues, place: MetricSource, metric: Metric, limit: f64) -> Value {
     match metric {
         Metric::Count => Value::known(figures.count(place).map(|count| count as f64)),
@@ -592,8 +588,9 @@ fn metric_value(figures: &impl MetricValues, place: MetricSource, metric: Metric
     }
 }
 
-/// Returns how many arrivals there would be if every message that was due had arrived. The `again` repeated arrivals
-/// among the `arrived` ones are added, because they do not make up for messages that never came.
+/// Returns how many arrivals there would be if every due message had arrived. `again` is the number of repeated
+/// arrivals, which `arrived` includes. They count in addition to the due messages, because a repeated arrival does not
+/// replace a message that never arrived.
 fn with_repeated(due: u64, arrived: u64, again: u64) -> u64 {
     // More messages may arrive than were due, because a server may split a message by its recipients.
     due.max(arrived.saturating_sub(again)).saturating_add(again)
@@ -601,7 +598,7 @@ fn with_repeated(due: u64, arrived: u64, again: u64) -> u64 {
 
 fn share_within(figures: &impl MetricValues, place: MetricSource, time: Duration) -> Value {
     let Some(arrived) = figures.count(place) else { return Value::Unknown };
-    // Without times, the share is 0 if nothing arrived, and unknown if messages arrived.
+    // If no times are known, the share of messages in time is 0 if nothing arrived, and unknown if messages arrived.
     let times = figures.times(place).filter(|times| times.count() > 0 || arrived == 0);
     let Some(in_time) = times.map(|times| times.count_within(time)).or((arrived == 0).then_some(0)) else {
         return Value::Unknown;
@@ -622,7 +619,7 @@ fn time_value(figures: &impl MetricValues, place: MetricSource, metric: Metric, 
     let overdue = figures.overdue(place);
     let absent = overdue.as_ref().map_or(0, Overdue::count);
     let known = times.as_ref().and_then(Latencies::summary).or_else(|| figures.summary(place));
-    // If messages arrived without a usable time, the absent messages alone do not determine the value.
+    // If messages arrived but none has a usable time, the latency is unknown, because it depends on these messages.
     let is_untimed = known.is_none() && figures.count(place) != Some(0);
     if is_untimed || (known.is_none() && absent == 0) {
         return Value::Unknown;
@@ -641,7 +638,7 @@ fn time_value(figures: &impl MetricValues, place: MetricSource, metric: Metric, 
     };
     let Some(overdue) = overdue.filter(|_| value == Some(f64::INFINITY)) else { return Value::known(value) };
     let limit = Duration::try_from_secs_f64(limit_ms / 1e3).unwrap_or(Duration::MAX);
-    // Count only absent messages that would miss the limit even if the run waited for longer.
+    // Leave out absent messages that might have met the limit if the run had waited for longer.
     let never = absent - overdue.undecided(limit);
     let count = times.as_ref().map_or(0, Latencies::count);
     let share = match metric {
@@ -650,12 +647,12 @@ fn time_value(figures: &impl MetricValues, place: MetricSource, metric: Metric, 
     };
     let allowed = (1.0 - share) * (count + absent) as f64;
     let bound = overdue.bound_ms(times.as_ref());
-    // The small term absorbs rounding errors, so that exactly the allowed number of messages may be missing.
+    // Add 1e-9, so that rounding errors do not matter if exactly the allowed number of messages is missing.
     Value::Beyond { bound, absent, is_open: never as f64 <= allowed + 1e-9 }
 }
 
-/// Returns a quantile from a summary, or `None` if it is not one of the usual quantiles. Records of earlier versions
-/// contain only summaries.
+/// Returns a quantile from a summary, or `None` if the summary does not have it. Records of earlier versions contain
+/// only summaries.
 fn quantile_of_summary(summary: &LatencyMs, quantile: f64) -> Option<f64> {
     let known =
         [(0.5, summary.p50), (0.9, summary.p90), (0.95, summary.p95), (0.99, summary.p99), (0.999, summary.p999)];
@@ -702,15 +699,15 @@ fn fate_named(name: &str) -> Option<Fate> {
     Fate::ALL.into_iter().find(|fate| fate.name() == name)
 }
 
-/// Parses a row's expression again. The row does not say whether it was parsed for SMTP or MADES, so tries both.
+/// Parses the expression in a record's row. Tries both protocols, because the row does not name the run's protocol.
 fn read_again(row: &ThresholdRow) -> Option<Threshold> {
     let protocols = [RunProtocol::Smtp, RunProtocol::Mades];
     protocols.into_iter().find_map(|protocol| Threshold::parse(&row.expression, protocol).ok())
 }
 
-/// Returns the time in milliseconds that a threshold measures between two hosts: the maximum age for freshness, and
-/// the median of the messages that arrived for times of a stage. The difference of the hosts' clocks must be small in
-/// comparison, because it could otherwise decide the threshold. Returns `None` if the threshold does not compare clocks.
+/// Returns a typical length, in milliseconds, of the times that a threshold judges, if two hosts' clocks measure these
+/// times. For freshness, this is the maximum age. For a stage at the sink, it is the median of the messages that
+/// arrived. A clock error of similar length could decide the threshold. Returns `None` for thresholds on other figures.
 pub(crate) fn clock_scale_ms(record: &Record, row: &ThresholdRow) -> Option<f64> {
     let threshold = read_again(row)?;
     match threshold.subject {
@@ -722,8 +719,8 @@ pub(crate) fn clock_scale_ms(record: &Record, row: &ThresholdRow) -> Option<f64>
     }
 }
 
-/// Returns the median of the messages that reached a stage, in milliseconds. The median in the stage's row is infinite
-/// if most messages never arrived.
+/// Returns the median latency, in milliseconds, of the messages that reached a stage. In contrast, the median in the
+/// stage's row counts messages that never arrived as infinitely late.
 pub(crate) fn arrived_median_ms(record: &Record, stage: Stage) -> Option<f64> {
     let source = MetricSource::Stage(stage);
     let times = record.times(source).filter(|times| times.count() > 0);
@@ -734,10 +731,10 @@ pub(crate) fn arrived_median_ms(record: &Record, stage: Stage) -> Option<f64> {
 /// True if the source's own delay may have decided a threshold on latency.
 ///
 /// A measured time is the sum of the server's time and the source's delay. No delay explains a message that never
-/// arrived. A miss is certainly the server's fault if there is a delay `d` for which the share of messages that took
-/// longer than the limit plus `d` exceeds the allowed share plus the share that the source delayed by more than `d`. A
-/// threshold that was met is uncertain if the measured times plus the delay would have missed it, because a late load
-/// may be easier for the server.
+/// arrived. If a threshold was missed, the function tries several delays `d`. Of the messages that exceeded the limit
+/// by more than `d`, it excuses as many as the source delayed by more than `d`. If the rest is more than the threshold
+/// allows, for any `d`, the server caused the miss. A threshold that was met is undecided if the measured times plus
+/// the source's delay would miss it. A late load may be easier for the server.
 pub fn is_undecided_by_lag(record: &Record, row: &ThresholdRow, negligible_ms: f64) -> bool {
     let Some(lag) = record.lag_ms else { return false };
     let Some(threshold) = read_again(row) else { return false };
@@ -750,13 +747,13 @@ pub fn is_undecided_by_lag(record: &Record, row: &ThresholdRow, negligible_ms: f
         return false;
     };
     let Some(times) = record.times(place).filter(|times| times.count() > 0) else { return false };
-    // Add messages that were sent and never arrived, because their absence is not the fault of the source.
+    // Count sent messages that never arrived as slower than any limit, because no delay of the source explains them.
     let whole = times.count() + record.overdue(place).map_or(0, |overdue| overdue.sent_in_vain());
     let above = |limit_ms: f64| {
         let limit = Duration::try_from_secs_f64(limit_ms / 1e3).unwrap_or_default();
         1.0 - times.count_within(limit) as f64 / whole as f64
     };
-    // Each pair is a delay of the source and the share of the messages that it delayed for longer.
+    // Delays `d` in milliseconds, each with the share of messages that the source delayed by more than `d`.
     let delayed = [(lag.p50, 0.5), (lag.p90, 0.1), (lag.p95, 0.05), (lag.p99, 0.01), (lag.p999, 0.001), (lag.max, 0.0)];
     let limit_ms = limit.as_secs_f64() * 1e3;
     let is_within = |share: f64| share <= allowed + 1e-9;
@@ -775,15 +772,15 @@ pub fn is_explained_by_host(record: &Record, row: &ThresholdRow, host: &BusyHost
     let Some(record) = threshold.record_of(record) else { return false };
     let Subject::Figure(place, metric) = threshold.subject else { return false };
     let holds = |value: f64| threshold.comparison.holds(value, threshold.limit);
-    // Even on an idle host, the rate cannot exceed the offered rate, and no time can be below that of the fastest
-    // message.
+    // Limit the estimates for an idle host. The server's rate could not have exceeded the offered rate, and no message
+    // could have been faster than the fastest message of the run.
     let offered_per_s = record.workload.rate_per_s.filter(|_| is_open_loop(&record)).unwrap_or(f64::INFINITY);
     let times = record.times(place).filter(|times| times.count() > 0);
     let fastest_ms = times.as_ref().and_then(Latencies::summary).map_or(0.0, |times| times.min);
     let holds_without = |ms: f64, delay_ms: f64| holds((ms - delay_ms).max(fastest_ms));
     let arrived = times.as_ref().map_or(record.count(place).unwrap_or_default(), Latencies::count);
     let whole = arrived.saturating_add(record.overdue(place).map_or(0, |overdue| overdue.sent_in_vain()));
-    // Even if less than one message may be late, only a wait that delayed at least one message can explain the miss.
+    // Raise a share to at least one message, because a smaller share could excuse a delay that no message suffered.
     let at_least_one = |share: f64| share.max(1.0 / whole.max(1) as f64);
     match (metric, threshold.comparison.is_upper()) {
         (Metric::Rate, false) => row.value.is_some_and(|per_s| holds(host.rate_without(per_s).min(offered_per_s))),
@@ -804,8 +801,8 @@ pub fn is_explained_by_host(record: &Record, row: &ThresholdRow, host: &BusyHost
     }
 }
 
-/// True if a missed threshold on time would also have been missed if every message that did arrive had arrived
-/// immediately. No delay of the source or of the host explains such a miss.
+/// True if so many messages never arrived that a threshold on latency would be missed even if all others arrived at
+/// once. No delay of the source or of the host explains such a miss.
 pub fn is_decided_by_absence(record: &Record, row: &ThresholdRow) -> bool {
     let threshold = read_again(row).filter(|_| row.missed);
     let Some(record) = threshold.as_ref().and_then(|threshold| threshold.record_of(record)) else { return false };
@@ -916,8 +913,8 @@ impl MetricValues for Record {
 }
 
 impl MadesShape {
-    /// Returns the record of a run in which only messages of this shape were sent, so that thresholds can be evaluated
-    /// on the shape. `run` is the record of the whole run.
+    /// Returns a record that describes the messages of this shape as if the run had sent no others, so that thresholds
+    /// can be evaluated on the shape. `run` is the record of the whole run.
     pub fn as_run(&self, run: &Record) -> Record {
         Record {
             stages: self.stages.clone(),
@@ -994,7 +991,7 @@ impl MetricValues for RunningFigures<'_> {
     }
 }
 
-/// Splits off the comparison at the beginning of a text. The text must begin with `<` or `>`.
+/// Splits a text such as `<= 50ms` into its comparison operator and the limit. The text must begin with `<` or `>`.
 fn split_comparator(text: &str) -> (Comparator, &str) {
     let all = [
         ("<=", Comparator::LessOrEqual),
@@ -1018,7 +1015,7 @@ fn split_load_stage(text: &str) -> Result<(Option<String>, &str), String> {
     }
 }
 
-/// Rejects a threshold on a stage of the load if its figure is only known for the whole run.
+/// Fails if a threshold for a stage of the load has a figure that only the whole run has, such as freshness.
 fn check_by_load_stage(subject: Subject, protocol: RunProtocol) -> Result<(), String> {
     let only = "of a stage of the load only created, sent, accepted and delivered are known, and rejected, failed, in_doubt, \
                 bounced, lost and not_delivered";
@@ -1153,8 +1150,8 @@ fn parse_limit(text: &str, subject: Subject) -> Result<(f64, LimitUnit), String>
     }
 }
 
-/// Parses a limit for measured times. Refuses a limit that is longer than any time that is measured exactly, because
-/// every message that arrives would meet it.
+/// Parses the limit of a threshold on a latency or on the length of a phase, such as `50ms`. Refuses a limit of more
+/// than 1 h, the longest time that is measured, because every message that arrives would meet it.
 fn parse_measured_time(text: &str) -> Result<Duration, String> {
     let text = text.trim();
     let limit = parse_time(text)?;
@@ -1187,8 +1184,8 @@ fn without_comparison(text: &str) -> String {
     }
 }
 
-/// Returns advice if a subject is written as for k6, for example `p(95)` or `rate` without a stage, or a metric of HTTP
-/// such as `http_req_duration: p(95)`.
+/// Returns advice if a subject has the syntax of k6. Examples are `p(95)` or `rate` without a stage, and figures of
+/// HTTP such as `http_req_duration: p(95)`.
 fn of_k6(subject: &str) -> Option<String> {
     if subject.starts_with("http_req") {
         let example = if subject.starts_with("http_req_failed") { "failed <= 1%" } else { "accepted.p95 < 500ms" };

@@ -19,23 +19,24 @@ use flate2::write::ZlibEncoder;
 use std::io::{Read as _, Write as _};
 use std::time::Duration;
 
-/// Minimum number of arrivals for a rate. With fewer, one or two messages would decide when the measured time ends.
+/// A rate needs at least this many arrivals. With fewer, one or two messages would decide when the measured time ends.
 pub const MIN_ARRIVALS: u64 = 20;
 /// The time over which a rate is computed ends when this share of the messages has arrived. The last messages are left
 /// out, because they may have been retried after a minute.
 const SHARE: f64 = 0.95;
-/// Initial length of a step, 2^20 ns or about 1 ms. When there are too many steps, their length doubles.
+/// Arrivals are counted by time steps, which are 2^20 ns (about 1 ms) long at first. When there are more than
+/// `MAX_STEPS`, their length doubles.
 const FIRST_SHIFT: u32 = 20;
-/// In a text to be decoded, steps must be shorter than 2^48 ns (3 days), and times not later than `MAX_NS` (36 years).
-/// This prevents overflows.
+/// [`Throughput::decode`] rejects steps of 2^48 ns (3 days) or more, and times after `MAX_NS` (36 years), because
+/// computing with greater numbers could overflow.
 const MAX_SHIFT: u32 = 48;
 const MAX_NS: u64 = 1 << 60;
-/// Maximum number of steps in memory. When there are more, each pair of neighbours becomes one step. A long run
-/// therefore always has at least half of this number, and its rate is exact to a 2,000th of the time.
+/// Maximum number of time steps in memory. When there are more, each pair of neighbours becomes one step. A long run
+/// therefore keeps at least 2,048 steps, so the period of its rate is exact to about 1/2,000.
 const MAX_STEPS: usize = 4096;
-/// Maximum number of steps in a record's text. With more, these steps would be the greater part of the record. The text
-/// is only for `mailrun merge`, which computes the rate of several machines from it, to a 250th of the time. The
-/// record's own rate is computed from the steps in memory.
+/// Maximum number of time steps that are written to a record. With more, their text would be the greater part of the
+/// record. Only `mailrun merge` reads the text. The joint rate that it computes for several machines is exact to about
+/// 1/250. The rate in the record is more exact, because it is computed from up to [`MAX_STEPS`] steps.
 const MAX_WRITTEN_STEPS: usize = 512;
 /// Maximum length of a text that is decoded, so that a hostile record cannot take much memory. Texts of our own have at
 /// most a tenth of this length.
@@ -51,7 +52,8 @@ pub struct Throughput {
     /// Time of the first arrival, or a value that is greater than any time if nothing has arrived.
     first_ns: u64,
     last_ns: u64,
-    /// Latest time at which any of the arrived messages was due (open loop) or created (closed loop).
+    /// Latest due time (open loop) or creation time (closed loop) of an arrived message. A rate counts at least until
+    /// this time.
     last_due_ns: u64,
 }
 
@@ -61,13 +63,13 @@ impl Default for Throughput {
     }
 }
 
-/// Numbers of events by step of time, in the order of time. Steps without events are left out. A step begins at a
-/// multiple of its length, so that the steps of two workers can be added up.
+/// Counts events, such as arrivals, in time steps of equal length. Steps without events are left out. A step begins at
+/// a multiple of its length, so that the steps of two workers can be added up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Steps {
-    /// Length of a step as a power of two in nanoseconds.
+    /// A step is 2^`shift` nanoseconds long.
     shift: u32,
-    /// Pairs of a step's number, counted from the zero of the clock, and the number of its events.
+    /// Number of each step, counted from the zero of the clock, and how many events it has. Sorted by number.
     counts: Vec<(u64, u64)>,
 }
 
@@ -93,8 +95,8 @@ impl Steps {
         self.limit(MAX_STEPS);
     }
 
-    /// Adds the steps of another worker, or of this worker since its last tick. Only steps from the first added one on
-    /// are visited, so merging does not become slower during a long run.
+    /// Adds the steps of `other`, for example the arrivals at a worker since its last tick. Leaves earlier steps of
+    /// `self` untouched, so merging does not become slower during a long run.
     fn merge(&mut self, other: &Self) {
         let Some((first, _)) = other.counts.first() else { return };
         while self.shift < other.shift {
@@ -124,7 +126,7 @@ impl Steps {
         }
     }
 
-    /// Adds events to a step, which must not be before the last step.
+    /// Adds `count` events to a step. The step must be the last step in `counts` or later.
     fn push(&mut self, (step, count): (u64, u64)) {
         match self.counts.last_mut() {
             Some((last, known)) if *last == step => *known = known.saturating_add(count),
@@ -147,9 +149,10 @@ impl Steps {
         self.counts.iter().fold(0, |sum, (_, count)| sum.saturating_add(*count))
     }
 
-    /// Returns the same counts with each time replaced by the result of `to`, which must preserve the order of times.
+    /// Returns the same counts with times converted by `to`, which must preserve the order of times.
     fn moved(&self, to: impl Fn(u64) -> u64) -> Self {
-        // Move the middle of each step, so that its events get into the new step that overlaps most with the moved one.
+        // `to` shifts times, so an old step may overlap two steps of the new counts. Convert the middle of each old
+        // step, so that its events count in the new step with the greater overlap.
         let middle = (1_u64 << self.shift) / 2;
         let mut moved = Self { shift: self.shift, counts: Vec::new() };
         self.iter().for_each(|(at_ns, count)| moved.push((to(at_ns + middle) >> self.shift, count)));
@@ -207,8 +210,8 @@ impl Throughput {
             arrived = arrived.saturating_add(count);
             end_ns = begin_ns.saturating_add(1 << self.steps.shift);
         }
-        // The count includes all messages of the last step, so the time must include the whole step. If no messages are
-        // left, the time ends with the last message.
+        // `arrived` includes all messages of the last counted step, so measure the time until the end of this step. If
+        // all messages are counted, measure until the last message instead.
         let end_ns = if arrived < total { end_ns } else { self.last_ns };
         let elapsed_s = end_ns.saturating_sub(self.first_ns) as f64 / 1e9;
         (elapsed_s > 0.0).then(|| (arrived - 1) as f64 / elapsed_s)
@@ -250,7 +253,7 @@ impl Throughput {
         let mut steps = Steps { shift, counts: Vec::new() };
         let mut step = 0_u64;
         while let (Some(distance), Some(count), true) = (number(), number(), steps.counts.len() < MAX_STEPS) {
-            // Reject times of decades, which would overflow when they are moved.
+            // Reject a text with a time step after `MAX_NS`, because computing with its time could overflow 64 bits.
             step = step.checked_add(distance).filter(|step| *step <= MAX_NS >> shift)?;
             steps.push((step, count));
         }
@@ -311,7 +314,8 @@ mod tests {
         (0..count).map(move |number| f64::from(number) / per_s)
     }
 
-    /// Adds the time at which a server that takes `per_s` delivers each message, in order.
+    /// Simulates a server that delivers messages in order, at most `per_s` per second. Returns when each message was
+    /// due and when the server delivers it.
     fn queued(due: impl Iterator<Item = f64>, per_s: f64) -> impl Iterator<Item = (f64, f64)> {
         due.scan(0.0_f64, move |free, due| {
             *free = free.max(due) + 1.0 / per_s;

@@ -1,10 +1,11 @@
-//! Converts the times of one record to the clock of another record. Times from the same boot of a host are converted
-//! exactly. Other times are converted by Unix time, as exactly as the clocks of the hosts agree.
+//! Converts the times of one record to the clock of another record. If both records come from the same boot of a host,
+//! they share a monotonic clock, and the conversion is exact. Otherwise the conversion uses Unix time, so its error is
+//! the difference between the hosts' clocks.
 use crate::record::Record;
 
 const NS_PER_S: i128 = 1_000_000_000;
 
-/// Returns the seconds from the origin of `one` to the origin of `other`, rounded. Negative if `other` is earlier.
+/// Returns by how many seconds, rounded, `other` begins later than `one`; negative if `other` begins earlier.
 pub(crate) fn seconds_between(one: &Record, other: &Record) -> i128 {
     let between = i128::from(other.origin_ns) - i128::from(one.origin_ns);
     let between = match (&one.clock, &other.clock) {
@@ -16,9 +17,9 @@ pub(crate) fn seconds_between(one: &Record, other: &Record) -> i128 {
     (between + NS_PER_S / 2).div_euclid(NS_PER_S)
 }
 
-/// Moves the origin of a record from another host to the clock of `to`. The distance is rounded to
-/// whole seconds, because a row of the record covers a whole second of the run. The origin of a
-/// record from the same boot does not change.
+/// Converts `origin_ns`, the time from which a record's seconds count, to the monotonic clock of the host that recorded
+/// `to`. Both origins then differ by whole seconds, so that the rows of both records cover the same seconds. Does
+/// nothing if both records come from the same boot of a host, because they then use the same clock.
 pub(crate) fn align(record: &mut Record, to: &Record) {
     let (Some(ours), Some(theirs)) = (&to.clock, &record.clock) else { return };
     if ours.boot != theirs.boot {

@@ -1,19 +1,19 @@
-//! The trace: a header line of fixed width. The program that receives a message recognizes it by this line, reads when
-//! it was created, and checks its body.
+//! The trace: a header line of fixed width. The receiving program recognizes a message of mailrun by this line, learns
+//! when the message was created, and checks its body.
 //!
 //! ```text
 //! X-Mailrun: v1 <run-id hex32> <sequence hex16> <created-ns hex16> <clock hex8> <crc32c hex8>CRLF
 //! 0             14             47               64                 81           90           98
 //! ```
 //!
-//! The first byte of the sequence field says how the recipients of the message are numbered ([`RecipientNumbering`]).
-//! The next seven bits say where the seconds of the run begin ([`ZeroPhase`]). The sequence number in the other 49 bits
+//! The first byte of the sequence field says how the recipients are numbered ([`RecipientNumbering`]). The next seven
+//! bits are the fraction of a second at which the run began ([`ZeroPhase`]). The sequence number in the other 49 bits
 //! consists of the warm-up flag, six bits for the stage of the load, and 42 bits for the number of the message.
 //!
-//! The width is fixed, so that the line can be patched in place and need not be formatted for each message. The
-//! checksum (CRC-32C) covers the bytes after the first empty line without dot-stuffing, so relays may add their own
-//! header fields before or after the line. If a relay states that it has encoded 8-bit parts for a server without
-//! 8BITMIME, the checksum must match the original parts (`mailrun_mime::Restorer`).
+//! The trace line has a fixed width, so that the source only overwrites a few fields for each message. The checksum
+//! (CRC-32C) covers the bytes after the first empty line without dot-stuffing, so relays may add their own header
+//! fields before or after the line. If a relay states that it has encoded 8-bit parts for a server without 8BITMIME,
+//! the checksum must match the original parts (`mailrun_mime::Restorer`).
 use crc_fast::{CrcAlgorithm, Digest};
 use mailrun_mime::{Encoding, MARKER, Restorer};
 use memchr::memmem::Finder;
@@ -23,22 +23,23 @@ use std::str::FromStr;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-/// Maximum number of recipients of a message whose addresses end in their numbers. A number in an address that is equal
-/// to or greater than this counts as 0.
+/// Maximum number of recipients of a message if each address ends in the recipient's number. A greater or equal number
+/// in an address counts as 0.
 pub const MAX_RECIPIENTS: u32 = 1024;
 
-/// First sequence number of messages that are created during the warm-up. By this number, every sink recognizes such
-/// messages: it checks them for loss, but leaves them out of rates and latencies.
+/// Lowest sequence number of a warm-up message. Sinks check messages with this or a higher number for loss, but leave
+/// them out of rates and latencies.
 pub const WARM_UP_SEQUENCE: u64 = 1 << 48;
 
-/// Message numbers are below this value. The higher bits of a sequence number hold the load stage and the warm-up flag.
+/// Exclusive upper limit of message numbers. Higher bits of a sequence number hold the load stage and the warm-up flag.
 pub const MESSAGE_NUMBERS: u64 = 1 << MESSAGE_NUMBER_BITS;
 const MESSAGE_NUMBER_BITS: u32 = 42;
 /// Maximum number of a load's stages that are evaluated separately. Messages of later stages, and messages of a load
 /// without stages, belong to stage 0.
 pub const MAX_LOAD_STAGES: usize = 63;
 
-/// Composes the sequence number of a message. Stages of the load count from 1, and 0 means no stage.
+/// Packs a message's number, load stage and warm-up flag into its sequence number. Load stages count from 1, and 0
+/// means that the load has no stages.
 pub fn sequence_of(number: u64, load_stage: u8, is_warm_up: bool) -> u64 {
     let mark = if is_warm_up { WARM_UP_SEQUENCE } else { 0 };
     number | u64::from(load_stage) << MESSAGE_NUMBER_BITS | mark
@@ -48,7 +49,7 @@ pub fn message_number(sequence: u64) -> u64 {
     sequence % MESSAGE_NUMBERS
 }
 
-/// Returns the stage of the load in which the message with this sequence number was due, or 0 without a stage.
+/// Extracts the load stage from a sequence number of [`sequence_of`]. 0 means that the message belongs to no stage.
 pub fn load_stage_of(sequence: u64) -> u8 {
     (sequence >> MESSAGE_NUMBER_BITS) as u8 & MAX_LOAD_STAGES as u8
 }
@@ -68,18 +69,18 @@ const CLOCK_OFFSET: usize = CREATED_OFFSET + 16 + 1;
 const CHECKSUM_OFFSET: usize = CLOCK_OFFSET + 8 + 1;
 const LINE_BYTES: usize = CHECKSUM_OFFSET + 8;
 
-/// Number of low bits of the sequence field that hold the sequence number. The highest of them is the warm-up flag.
+/// The lowest 49 bits of the sequence field hold the sequence number, whose highest bit is the warm-up flag.
 const SEQUENCE_BITS: u32 = 49;
 const SEQUENCE_MASK: u64 = (1 << SEQUENCE_BITS) - 1;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trace {
     pub run: RunId,
-    /// Number of the message, stage of the load and warm-up flag, as [`sequence_of`] composes them. Below 2^49.
+    /// Message number, load stage and warm-up flag, packed by [`sequence_of`]. Below 2^49.
     pub sequence: u64,
-    /// Offset within each second of `clock` at which the seconds of the run begin.
+    /// Fraction of a second of `clock` at which each second of the run begins.
     pub zero: ZeroPhase,
-    /// Rule by which the ledger numbers the recipients of the message.
+    /// Tells the sink's ledger how to derive a recipient's number from the address.
     pub numbering: RecipientNumbering,
     /// Time on `clock` at which a session began the message (closed loop) or for which it was scheduled (open loop).
     pub created: Duration,
@@ -114,8 +115,8 @@ impl Trace {
         write_hex(&mut header[CREATED_OFFSET..], &nanoseconds(created).to_be_bytes());
     }
 
-    /// Overwrites the checksum in a line that [`Self::write`] has made. Messages of varying size need this: their
-    /// bodies are prefixes of one text, and each length has its own checksum.
+    /// Overwrites the checksum in a line that [`Self::write`] has made. The source calls this if the messages of a run
+    /// differ in size, because each body is then a prefix of one text, and each length has its own checksum.
     pub fn patch_checksum(header: &mut [u8], checksum: u32) {
         write_hex(&mut header[CHECKSUM_OFFSET..], &checksum.to_be_bytes());
     }
@@ -151,8 +152,8 @@ impl Trace {
     }
 }
 
-/// The part of a trace that identifies a message. A source can send it as ENVID (RFC 3461 §4.4). A bounce that does not
-/// return the message's header then still says which message it is about:
+/// The part of a trace that identifies a message. If the source sends it as ENVID (RFC 3461 §4.4), a bounce identifies
+/// the message even without returning its header:
 ///
 /// ```text
 /// mailrun.<run-id hex32>.<numbering hex2><sequence hex14>
@@ -168,7 +169,7 @@ impl MessageName {
     const PREFIX: &[u8] = b"mailrun.";
     const BYTES: usize = Self::PREFIX.len() + 32 + 1 + 16;
 
-    /// Returns the text for ENVID, which needs no escapes because it consists of letters, digits and dots.
+    /// Returns the value for ENVID, which needs no xtext escapes, because it consists of letters, digits and dots.
     pub fn envelope_id(&self) -> [u8; Self::BYTES] {
         let mut text = [b'.'; Self::BYTES];
         let (prefix, fields) = text.split_at_mut(Self::PREFIX.len());
@@ -192,10 +193,10 @@ impl MessageName {
     }
 }
 
-/// Offset at which a run's seconds begin within a second of the trace's clock, in steps of 1/128 s.
+/// Fraction of a second of the trace's clock at which each second of the run begins, in units of 1/128 s.
 ///
-/// Every load begins at a multiple of 1/128 s. With this offset, a sink counts the same seconds as the source, even if
-/// the sink was started separately.
+/// Every source starts its load at a multiple of 1/128 s, so the fraction is exact. It tells a sink, even one that was
+/// started separately, where the source's seconds begin, so that both report figures for the same seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ZeroPhase(u8);
 
@@ -209,12 +210,12 @@ impl ZeroPhase {
         Self((time.subsec_nanos() / Self::STEP.subsec_nanos()) as u8)
     }
 
-    /// Returns the offset as a time. The seconds of the run begin at this time of the clock plus whole seconds.
+    /// Converts the fraction to a `Duration` of less than a second.
     pub fn time(self) -> Duration {
         Self::STEP * u32::from(self.0)
     }
 
-    /// Rounds a time up to a multiple of 1/128 s, because a load may begin only at such times.
+    /// Rounds the start of a load up to a multiple of 1/128 s, because the trace has no room for a finer offset.
     pub fn next_step(time: Duration) -> Duration {
         let step = Self::STEP.subsec_nanos();
         let excess = time.subsec_nanos() % step;
@@ -273,7 +274,7 @@ impl ClockId {
         Self(checksum(boot_id.trim().as_bytes()) & !Self::REALTIME)
     }
 
-    /// Returns the identity of Unix time on the host with this boot.
+    /// Returns the identity of this host's Unix time, which includes the boot for [`Self::same_host`].
     pub fn realtime(boot_id: &str) -> Self {
         Self(Self::monotonic(boot_id).0 | Self::REALTIME)
     }
@@ -282,7 +283,7 @@ impl ClockId {
         self.0 & Self::REALTIME != 0
     }
 
-    /// True if both clocks belong to the same boot of the same host. Their kinds may differ.
+    /// True if both clocks belong to the same boot of the same host. One may be Unix time, and the other not.
     pub fn same_host(self, other: Self) -> bool {
         self.0 & !Self::REALTIME == other.0 & !Self::REALTIME
     }
@@ -319,8 +320,7 @@ pub enum TraceResult {
     /// There is no `X-Mailrun` header: mailrun did not send the message, or a server removed the header.
     Absent,
     Intact(Trace),
-    /// There is a trace, and its checksum matches the body that the message had before a relay converted it to 7-bit
-    /// (RFC 6152 §3).
+    /// A relay converted the message to 7-bit (RFC 6152 §3), and the trace's checksum matches the original body.
     Converted(Trace),
     /// There is a trace, but its checksum does not match. `None` if the `X-Mailrun` header cannot be read.
     Corrupt(Option<Trace>),
@@ -340,12 +340,12 @@ pub struct TraceReader {
     line: UnfinishedLine,
     seen: TraceHeader,
     checksum: Checksum,
-    /// Decoder of the body. Present only if the header says that a relay may have encoded the body.
+    /// Decoder of the body, or `None` if no header line says that the body is encoded.
     original: Option<Box<RestoredBody>>,
-    /// True once the first line of the header has been read, so that a later trace is known not to be the first line.
+    /// True after the first line of the header. If a trace comes later, `is_from_source` is therefore false.
     has_line: bool,
-    /// True if the trace is the first line of the header. No relay has then added a line, so none has converted the
-    /// message.
+    /// True if the trace is the first line of the header. A relay would have added a line above the trace, so no relay
+    /// has converted the message.
     is_from_source: bool,
     /// True if the caller wants to know From and Subject of messages without a trace.
     describes: bool,
@@ -372,8 +372,7 @@ impl HeaderSample {
     }
 }
 
-/// Decodes a body as it arrives, and computes the checksum of the decoded body. The message may have arrived encoded
-/// although the source sent 8-bit text.
+/// Decodes, block by block, a body that a relay may have encoded, and computes the checksum of the original body.
 #[derive(Clone, Debug, Default)]
 struct RestoredBody {
     restorer: Restorer,
@@ -381,8 +380,8 @@ struct RestoredBody {
 }
 
 impl RestoredBody {
-    /// Returns a decoder if this header line records a conversion, or if it states the encoding of the whole body,
-    /// which may be the work of a relay or of the sender.
+    /// Returns a decoder if this header line is `X-MIME-Autoconverted`, by which a relay states a conversion, or the
+    /// body's Content-Transfer-Encoding. The latter does not tell whether a relay or the sender encoded the body.
     fn begin(line: &[u8]) -> Option<Box<Self>> {
         if line.get(..MARKER.len()).is_some_and(|name| name.eq_ignore_ascii_case(MARKER)) {
             return Some(Box::default());
@@ -431,13 +430,13 @@ impl TraceReader {
         self.sample = None;
     }
 
-    /// Returns From and Subject of the message that has just ended. Returns `None` if it had a trace, or if
-    /// [`Self::describe`] was not set.
+    /// Returns From and Subject of the message that has just ended. Returns `None` if the message is known by its
+    /// trace, or if the caller has not called [`Self::describe`] with `true`.
     pub fn take_sample(&mut self) -> Option<HeaderSample> {
         self.sample.take().map(|sample| *sample)
     }
 
-    /// Takes the next block of the message, without dot-stuffing and without the final dot.
+    /// Processes the next block of the message, from which the caller has removed dot-stuffing and the final dot.
     pub fn receive(&mut self, block: &[u8]) {
         if let Some(original) = &mut self.original {
             original.receive(block);
@@ -451,8 +450,8 @@ impl TraceReader {
         }
     }
 
-    /// Ends the message, and returns its trace with the result of the check. The reader is then ready for the next
-    /// message.
+    /// Ends the message, and returns its trace and whether the body matches the trace's checksum. The reader is then
+    /// ready for the next message.
     pub fn finish(&mut self) -> TraceResult {
         if self.part == MessagePart::Header && !self.line.kept().is_empty() {
             let line = std::mem::take(&mut self.line);
@@ -476,8 +475,8 @@ impl TraceReader {
     fn read_header<'b>(&mut self, block: &'b [u8]) -> &'b [u8] {
         let mut rest = block;
         if !self.has_line && self.line.kept().is_empty() && is_named(block) {
-            // The trace is in the first line, so no server has put a Received line before it, and only the end of the
-            // header is still needed. Searching for the end is faster than reading each line.
+            // A relay that converts the body also adds lines above the trace, so a trace in the first line shows that
+            // no relay did. Skip to the end of the header, which is faster than reading each line.
             if let Some(end) = EMPTY_LINE.find(block) {
                 self.read_line(&block[..memchr(b'\n', block).map_or(end, |at| at + 1)]);
                 self.part = MessagePart::Body;
@@ -492,7 +491,7 @@ impl TraceReader {
                 self.part = MessagePart::Body;
                 return rest;
             }
-            // This line has just created the decoder, so pass it the rest of this block.
+            // `receive` passes a block only to an existing decoder. Pass the rest of this block to a new decoder here.
             if let Some(original) = self.original.as_mut().filter(|_| !was_original) {
                 original.receive(rest);
             }
@@ -501,8 +500,7 @@ impl TraceReader {
         &[]
     }
 
-    /// Completes the line whose beginning came in earlier blocks, and reads it. Returns true if the line is empty, so
-    /// that the header ends.
+    /// Completes the line whose beginning came in earlier blocks, and reads it. Returns true at the end of the header.
     fn end_line(&mut self, end: &[u8]) -> bool {
         if self.line.kept().is_empty() {
             return self.read_line(end);
@@ -512,8 +510,8 @@ impl TraceReader {
         self.read_line(line.kept())
     }
 
-    /// Reads a line of the header. If there are several traces, only the first one counts. Returns true if the line is
-    /// empty, so that the header ends.
+    /// Looks for the trace and the body's encoding in a header line. If there are several traces, only the first one
+    /// counts. Returns true if the line is the empty line that ends the header.
     fn read_line(&mut self, line: &[u8]) -> bool {
         if matches!(self.seen, TraceHeader::Absent) && is_named(line) {
             self.seen = Trace::parse(line).map_or(TraceHeader::Unreadable, TraceHeader::Trace);
@@ -528,8 +526,8 @@ impl TraceReader {
         line == b"\r\n"
     }
 
-    /// Keeps From and Subject, so that a person can recognise a message without a trace. For mail of a run, this sees
-    /// at most the lines that relays have added, because the source puts the trace before all other lines.
+    /// Stores the value of a From or Subject line before any trace, so that a person can recognise a message without a
+    /// trace. In a message of a run, only relays add such lines, because the source writes the trace first.
     fn describe_line(&mut self, line: &[u8]) {
         if let Some((is_from, value)) = HeaderSample::field(line) {
             let sample = self.sample.get_or_insert_default();
@@ -539,8 +537,8 @@ impl TraceReader {
     }
 }
 
-/// Beginning of an incomplete header line. The buffer is one byte longer than a trace, so a line that fills it is too
-/// long to be a trace.
+/// Beginning of a header line whose end is in a later block. The buffer is one byte longer than a trace, so a line that
+/// fills it is too long to be a trace.
 #[derive(Clone, Copy, Debug)]
 struct UnfinishedLine {
     octets: [u8; Self::LIMIT],
@@ -568,11 +566,11 @@ impl Default for UnfinishedLine {
     }
 }
 
-/// Properties of a recipient's address from which the recipient can be numbered. The trace says which property counts,
-/// but it arrives only after the address, so the sink keeps all of them.
+/// Number in a recipient's address, and hash of the address. A sink computes both at RCPT, because the trace, which
+/// says which of the two identifies the recipient, arrives only later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecipientId {
-    /// Number that the digits at the end of the local part form, or 0.
+    /// Decimal number at the end of the local part, or 0 if there is none below [`MAX_RECIPIENTS`].
     tag: u16,
     hash: u32,
 }
@@ -581,15 +579,15 @@ impl RecipientId {
     /// Length of the longest address that SMTP allows (RFC 5321 §4.5.3.1). The rest of a longer address is ignored.
     const MAX_ADDRESS: usize = 320;
 
-    /// Reads an address, which must have no brackets. Upper and lower case are not distinguished, because servers
-    /// change the case.
+    /// Expects an address without angle brackets. Ignores upper and lower case, because servers may change them.
     pub fn new(address: &[u8]) -> Self {
         let mut lower = [0; Self::MAX_ADDRESS];
         let length = address.len().min(Self::MAX_ADDRESS);
         let lower = &mut lower[..length];
         lower.copy_from_slice(&address[..length]);
         lower.make_ascii_lowercase();
-        // CRC is linear, so the checksums of similar addresses have bits in common. The multiplication mixes them.
+        // Similar addresses may share upper bits of a CRC, which is linear. Multiply, to mix lower bits into the upper
+        // bits.
         Self { tag: tag(address) as u16, hash: checksum(lower).wrapping_mul(0x9e37_79b9) }
     }
 
@@ -598,33 +596,33 @@ impl RecipientId {
     }
 }
 
-/// The rule by which recipients are numbered. Their order in the envelope cannot be used, because a relay may split a
-/// transaction.
+/// Tells how a sink derives each recipient's number from the address. Counting the RCPT commands would not work,
+/// because a relay may split a transaction. The lower seven bits select the rule:
 ///
-/// - [`Self::TAG`], 0: the decimal digits that end the local part. If there are none, or more than four,
-///   or if their number is not below [`MAX_RECIPIENTS`], the recipient's number is 0.
-/// - 1 + n: the upper n bits of the CRC-32C of the address in lower case, times 0x9e3779b9 (mod
-///   2^32). The source chooses n so that the recipients of a message have different numbers. A
-///   message with one recipient needs no bit.
+/// - 0 ([`Self::TAG`]): the recipient's number is the decimal number at the end of the local part. The number is 0 if
+///   there are no digits, more than four digits, or a number that is not below [`MAX_RECIPIENTS`].
+/// - 1 + n: the recipient's number consists of the upper n bits of a hash of the address. The hash is the CRC-32C of
+///   the address in lower case, times 0x9e3779b9 (mod 2^32). The source chooses n so that the recipients of a message
+///   have different numbers. If a message has a single recipient, whose address varies, n is 0.
 ///
-/// The highest bit says that the source asks for NOTIFY=NEVER (RFC 3461 §4.1). If the bit is not set, a recipient with
-/// NOTIFY=NEVER was added by a server.
+/// The eighth, highest bit is set if the source asks for NOTIFY=NEVER (RFC 3461 §4.1). If the bit is clear and a
+/// recipient arrives with NOTIFY=NEVER, the sink knows that a server has added this recipient.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecipientNumbering(u8);
 
 impl RecipientNumbering {
-    /// Numbers recipients by the digits at the end of the local part.
+    /// The recipient's number is the decimal number at the end of the local part, for example 7 in `user7@example.com`.
     pub const TAG: Self = Self(0);
     /// Gives the number 0 to the single recipient of a message, whatever its address.
     pub const SINGLE: Self = Self(1);
     const ASKS_NEVER: u8 = 0x80;
 
-    /// Numbers recipients by this many bits of the hash of their addresses, at most 32.
+    /// The recipient's number consists of this many upper bits of the hash of the address, at most 32.
     pub fn address_bits(bits: u32) -> Self {
         Self(1 + bits.min(32) as u8)
     }
 
-    /// Returns this rule with the bit that says that the source asks for NOTIFY=NEVER.
+    /// Sets the bit that tells the sink that the source itself asks for NOTIFY=NEVER.
     pub fn asking_never(self) -> Self {
         Self(self.0 | Self::ASKS_NEVER)
     }
@@ -662,7 +660,7 @@ fn strip_line_end(line: &[u8]) -> &[u8] {
     line.strip_suffix(b"\r").unwrap_or(line)
 }
 
-/// Returns a time in nanoseconds. 64 bits hold 584 years, so a time of a clock always fits.
+/// Converts a time to nanoseconds. Any time of a clock fits, because 64 bits hold 584 years.
 fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -690,9 +688,8 @@ fn read_hex16(digits: &[u8; 16]) -> Option<u64> {
     Some(u64::from(high) << 32 | u64::from(low))
 }
 
-/// Parses eight hexadecimal digits at once, each in a byte of a word, because a trace has eighty digits. Not inlined:
-/// all fields share one copy of the code, because ten copies would cost more in the instruction cache than the calls
-/// cost.
+/// Parses eight hexadecimal digits at once in a 64-bit word, to save time with the eighty digits of a trace. Not
+/// inlined, because ten copies of the code would cost more in the instruction cache than the calls cost.
 #[inline(never)]
 fn read_hex8(digits: &[u8; 8]) -> Option<u32> {
     const ONES: u64 = u64::MAX / 255;
@@ -700,7 +697,8 @@ fn read_hex8(digits: &[u8; 8]) -> Option<u32> {
     let is_letter = (octets >> 6) & ONES;
     let values = (octets & (0x0f * ONES)) + 9 * is_letter;
     let at_least_ten = ((values + 6 * ONES) >> 4) & ONES;
-    // Encode the values again and compare them with the input, because only hexadecimal digits give the same octets.
+    // To validate the input, convert the values back to digits, which differ from the input if an octet is no
+    // hexadecimal digit.
     let written = values.wrapping_add(0x30 * ONES + 0x27 * at_least_ten);
     if values & (0xf0 * ONES) != 0 || written != octets | (is_letter << 5) {
         return None;
@@ -917,14 +915,15 @@ mod tests {
         assert_eq!(number(8, "ann@a.example"), number(32, "ann@a.example") >> 24);
         assert_eq!(number(0, "ann@a.example"), 0);
         assert_eq!(number(99, "ann@a.example"), number(32, "ann@a.example"));
-        // Similar addresses must spread over all 64 numbers of six bits.
+        // With 6 bits of the hash, 1,000 similar addresses must get all of the 64 possible numbers.
         let numbers: std::collections::BTreeSet<u32> = (0..1000).map(|n| number(6, &format!("user{n}@b"))).collect();
         assert_eq!(numbers.len(), 64);
         let long = "x".repeat(1000);
         assert_eq!(number(32, &long), number(32, &long[..320]));
     }
 
-    /// Reads a message whole, byte by byte and split at every position, and asserts that all results agree.
+    /// Returns what `TraceReader` finds in a message. Asserts that this does not depend on the blocks in which the
+    /// message arrives.
     fn found(message: &[u8]) -> TraceResult {
         let mut reader = TraceReader::default();
         reader.receive(message);
@@ -983,7 +982,6 @@ mod tests {
         }
     }
 
-    /// Returns the trace of a message, and the message as a relay forwards it after a conversion to 7-bit.
     fn relayed(head: &str, body: &[u8]) -> (Trace, Vec<u8>) {
         let trace = Trace { checksum: checksum(body), ..trace() };
         let mut line = [0; Trace::HEADER_BYTES];

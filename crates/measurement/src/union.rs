@@ -1,12 +1,11 @@
-//! Joins the records of several parties of one kind into one record, for example all parts of a load. The records are
-//! added one after the other.
+//! Joins the records of several parties of one kind into one record, for example the records of all parts of a load.
 //!
 //! ```text
 //! counts      added                          times (stages, phases, lag)   their histograms added, bucket for bucket
 //! seconds     added on one axis of time      quantiles of a second         the largest: they cannot be added
 //! ```
-//! The axis is the monotonic clock of the first record's host. Records of the same boot are placed on it exactly, and
-//! records of other hosts by their Unix time.
+//! The common axis of time is the monotonic clock of the first record's host. Records of the same boot are placed on it
+//! exactly, and records of other hosts by their Unix time.
 use crate::bounces;
 use crate::latencies::Latencies;
 use crate::merge::{join_errors, join_events, sort_slowest};
@@ -29,11 +28,11 @@ const NS_PER_S: u64 = 1_000_000_000;
 /// Maximum distance in seconds between the times of two records, which is a week. If the distance is greater, a clock
 /// must be wrong.
 const MAX_SHIFT_S: i128 = 7 * 86_400;
-/// Last second of a record that is taken into account, a year after its origin. Later seconds are ignored, because a
-/// hostile record may name any second.
+/// Last second of a record that is taken into account, a year after its origin. Later seconds are ignored, because they
+/// can come only from a wrong or forged record.
 const MAX_SECOND: u64 = 366 * 86_400;
 const MAX_EVENTS: usize = 1_000;
-/// Maximum number of rows in a table of a record, such as its domains. The merged record has the same maximum.
+/// Maximum number of rows in each list of a record, such as its domains. The merged record has the same maximum.
 const MAX_ROWS: usize = 1_000;
 /// Minimum length in seconds of a stall that all parties have in common. Shorter stalls are left out.
 const MIN_STALL_S: f64 = 1.0;
@@ -47,11 +46,11 @@ pub struct RecordUnion {
     offered: Option<TimeSpan>,
     duration: Option<TimeSpan>,
     seconds: BTreeMap<i64, SeriesRow>,
-    /// Largest number of seconds per row of any record. Records of long runs have rows of several seconds.
+    /// Seconds that the longest row of any record covers. More than 1 only for long runs.
     row_s: u64,
     usage: BTreeMap<i64, UsageRow>,
     events: Vec<EventRow>,
-    /// Stages of the load by number, each with the sum of the figures that the parties report for this stage.
+    /// Load stages by number, each with the sum of the figures that the parties report for it.
     load_stages: BTreeMap<u32, (LoadStageRow, Self)>,
 }
 
@@ -64,8 +63,8 @@ struct UnionStage {
     span: Option<TimeSpan>,
 }
 
-/// Period from the start of the first party to the end of the last party, in seconds on the common time axis. For
-/// example, the period in which the parties offered the load.
+/// Period in seconds on the common axis of time, for example the period in which a source offered its load. A union of
+/// records keeps the period from the earliest beginning to the latest end.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct TimeSpan {
     begin_s: f64,
@@ -77,11 +76,11 @@ impl TimeSpan {
         Self { begin_s, end_s: begin_s + length_s }
     }
 
-    /// Returns the period of the stage `row`, which ends with the last arrival. Without arrivals, the period starts
-    /// when the party did, at `begin_s`. Returns `None` if nothing happened.
+    /// Returns the period of a stage's row. The period ends with the last arrival. Without arrivals, it begins at
+    /// `begin_s`, when the party started. Returns `None` if the row has neither arrivals nor a duration.
     fn of_stage(row: &StageRow, arrivals: &Throughput, begin_s: f64) -> Option<Self> {
         let last_s = arrivals.last().map(|last| last.as_secs_f64() - axis_time(0).as_secs_f64());
-        // Count back from the last arrival, because a sink may run for days before its first message.
+        // Do not begin at `begin_s`, when the party started, because a sink may start days before its first message.
         let begin_s = last_s.map_or(begin_s, |last_s| last_s - row.duration_s);
         (last_s.is_some() || row.duration_s > 0.0).then(|| Self::of(begin_s, row.duration_s))
     }
@@ -101,8 +100,8 @@ impl TimeSpan {
 
 type StageTimes = (Option<Latencies>, Option<Latencies>, Throughput);
 
-/// Histograms of a record, decoded before anything is added. A record with an unreadable histogram is thus rejected as
-/// a whole and not added in part.
+/// Histograms and arrival times of a record, decoded from text. All of them are decoded before any is added, so that a
+/// record with an unreadable histogram is rejected as a whole.
 struct Histograms {
     stages: Vec<StageTimes>,
     phases: Vec<Latencies>,
@@ -110,7 +109,7 @@ struct Histograms {
 }
 
 impl Histograms {
-    /// Decodes the histograms. `shift` is the distance from the first record's origin to this record's in seconds.
+    /// Decodes the histograms of a record whose origin is `shift` seconds after the first record's origin.
     fn read(record: &Record, shift: i128) -> Result<Self, String> {
         let read = |text: Option<&String>, of: &str| {
             let unreadable = || format!("the histogram of {of} cannot be read");
@@ -138,7 +137,7 @@ impl Histograms {
 }
 
 impl RecordUnion {
-    /// Adds a record of a single party. The party is renamed to `name`.
+    /// Adds the record of one party, for example of the source of one part of a load. The party is renamed to `name`.
     ///
     /// # Errors
     ///
@@ -168,8 +167,8 @@ impl RecordUnion {
         Ok(())
     }
 
-    /// Moves the load's stages out of `record`, and returns their sums with the stages of this union. `self` does not
-    /// change, because a record that cannot be added must leave the union as it was.
+    /// Returns the sums of this union's load stages and the load stages of `record`, which are removed from `record`.
+    /// The caller stores the sums in `self` after success, because an error must leave the union as it was.
     fn joined_load_stages(
         &self,
         record: &mut Record,
@@ -187,8 +186,8 @@ impl RecordUnion {
         Ok(joined)
     }
 
-    /// Returns the distance from the axis's origin to the record's origin in seconds. Fails if it is more than a week,
-    /// which only a wrong clock explains.
+    /// Returns by how many seconds the record's origin is later than the first record's origin. Fails if they are more
+    /// than a week apart, because then a clock must be wrong.
     fn shift(&self, record: &Record) -> Result<i128, String> {
         let Some(first) = &self.first else { return Ok(0) };
         let shift = seconds_between(first, record);
@@ -248,8 +247,8 @@ impl RecordUnion {
         }
     }
 
-    /// Adds the events of a record. Planned events, such as the end of the warm-up, are the same in all records and are
-    /// added only once.
+    /// Adds the events of one record to the events of the union. Planned events, such as the end of the warm-up, are in
+    /// every record, so only the first copy is added.
     fn add_events(&mut self, events: Vec<EventRow>) {
         let is_new = |event: &EventRow| {
             let is_of_plan = matches!(event.kind, EventKind::WarmUpEnded | EventKind::RateStage);
@@ -260,8 +259,8 @@ impl RecordUnion {
         self.events = join_events(std::mem::take(&mut self.events), more);
     }
 
-    /// Returns the sum of all records, or `None` if there were none. The processor time is attributed to the party
-    /// `usage_name`.
+    /// Returns the joined record, or `None` if no record was added. Attributes the processor time of all parties to a
+    /// single party, `usage_name`.
     pub fn finish(mut self, usage_name: &str) -> Option<Record> {
         let mut record = self.first.take()?;
         let offered_s = self.offered.map(TimeSpan::length_s);
@@ -287,8 +286,8 @@ impl RecordUnion {
         }
         move_times(&mut record, lead as f64);
         let second = |second: i64| u64::try_from(second + lead as i64).unwrap_or_default();
-        // Rows of long runs cover several seconds, and rows of different parties may overlap in part, so join all rows
-        // that begin within the same widest row.
+        // In long runs, each row covers several seconds, and the rows of two parties may begin at different seconds.
+        // Divide the time into periods as long as the longest row, and join all rows that begin in the same period.
         let row_s = self.row_s.max(1);
         let mut rows: BTreeMap<u64, SeriesRow> = BTreeMap::new();
         for (at, row) in self.seconds {
@@ -324,8 +323,8 @@ impl UnionStage {
     }
 }
 
-/// Returns a time on the axis of arrivals. `second` counts from the first record's origin, and the axis begins
-/// `MAX_SHIFT_S` earlier so that no time is negative.
+/// Converts a second, counted from the origin of the first record, to a `Duration` for `Throughput`. Adds
+/// `MAX_SHIFT_S`, because a second before that origin is negative, but a `Duration` cannot be negative.
 fn axis_time(second: i128) -> Duration {
     Duration::from_secs(u64::try_from(MAX_SHIFT_S + second).unwrap_or_default())
 }
@@ -366,7 +365,7 @@ fn limit_rows(record: &mut Record) {
     record.missing.truncate(MAX_MISSING);
 }
 
-/// Adds `by_s` to all times of a record, except to its rows of seconds, whose numbers the caller adjusts.
+/// Adds `by_s` to all times of a record except the `second` of each row. `add_seconds` and `finish` move the rows.
 fn move_times(record: &mut Record, by_s: f64) {
     let moved = |at_s: &mut f64| *at_s = if at_s.is_finite() { *at_s + by_s } else { 0.0 };
     record.events.iter_mut().for_each(|event| moved(&mut event.at_s));
@@ -384,7 +383,7 @@ fn move_times(record: &mut Record, by_s: f64) {
 }
 
 fn add_second(known: &mut SeriesRow, row: &SeriesRow) {
-    // Use the lower age, because the newest message of all parties is at least as young as each party's newest message.
+    // An arrival at either party counts, so use the lower of the two ages of the newest arrived message.
     let oldest_ms = known.oldest_ms.into_iter().chain(row.oldest_ms).min_by(f64::total_cmp);
     series::join(known, row);
     known.oldest_ms = oldest_ms;
@@ -392,7 +391,7 @@ fn add_second(known: &mut SeriesRow, row: &SeriesRow) {
 
 fn add_rows(sum: &mut Record, more: Record) {
     sum.due = sum.due.zip(more.due).map(|(one, other)| one.saturating_add(other));
-    // Use the earliest end, because the sum is unknown as soon as one of the parties stops observing.
+    // Use the earliest end of observation, because the sum is incomplete once a party stops observing.
     sum.observed_until_s = sum.observed_until_s.into_iter().chain(more.observed_until_s).reduce(f64::min);
     sum.parties.extend(more.parties);
     let is_same_tls = |one: &TlsRow, other: &TlsRow| (&one.version, &one.cipher) == (&other.version, &other.cipher);
@@ -429,8 +428,8 @@ fn add(sum: &mut u64, more: u64) {
     *sum = sum.saturating_add(more);
 }
 
-/// Adds each row of `more` to the row that counts the same thing, for example the same kind of error. Appends the row
-/// if there is no such row and fewer than [`MAX_ROWS`] rows.
+/// Adds each row of `more` to the existing row for the same thing, for example for the same kind of error. Appends the
+/// rows without such a counterpart, up to [`MAX_ROWS`] rows in total.
 fn join_rows<T>(rows: &mut Vec<T>, more: Vec<T>, is_same: fn(&T, &T) -> bool, add: fn(&mut T, &T)) {
     for row in more {
         match rows.iter_mut().find(|known| is_same(known, &row)) {
@@ -441,7 +440,8 @@ fn join_rows<T>(rows: &mut Vec<T>, more: Vec<T>, is_same: fn(&T, &T) -> bool, ad
     rows.truncate(MAX_ROWS);
 }
 
-/// Adds a domain to its row or, if there are too many domains, to the row that all further domains share.
+/// Adds the figures of a domain to the row of the same domain in `rows`. If the table is full, the figures of all
+/// further domains go to one shared row without a name.
 fn add_domain(rows: &mut Vec<DomainRow>, mut row: DomainRow) {
     if rows.len() >= MAX_ROWS && !rows.iter().any(|known| known.domain == row.domain) {
         row.domain.clear();
@@ -467,12 +467,12 @@ fn slowest_of(mut messages: Vec<SlowMessage>, more: Vec<SlowMessage>) -> Vec<Slo
     messages
 }
 
-/// Returns the periods in which the parties' stalls of the same stage overlap. While messages of a single party still
-/// reach the stage, the server is not stalled.
+/// Returns the periods in which stalls of both parties at the same stage overlap. The server was stalled only then: at
+/// other times, messages of at least one party still reached the stage.
 fn common_stalls(ours: &[StallRow], theirs: &[StallRow]) -> Vec<StallRow> {
     let common = |one: &StallRow, other: &StallRow| {
         let from_s = one.from_s.max(other.from_s);
-        // If both stalls last to the end, nothing arrives in the rest of the longer load either, so use its end.
+        // If both stalls last to the end, use the later end, because the party whose load ended first saw no recovery.
         let to_s = match (one.to_the_end, other.to_the_end) {
             (true, true) => one.to_s.max(other.to_s),
             _ => one.to_s.min(other.to_s),
@@ -489,8 +489,7 @@ fn common_stalls(ours: &[StallRow], theirs: &[StallRow]) -> Vec<StallRow> {
     ours.iter().flat_map(|one| theirs.iter().filter_map(move |other| common(one, other))).take(MAX_EVENTS).collect()
 }
 
-/// Returns the ending of the joined load. If a part was interrupted or gave up, its ending counts, because that part
-/// did not send its whole load.
+/// Returns how the joined load ended. An incomplete part decides, because the load is then incomplete as well.
 fn worse_ending(one: Option<Ending>, other: Option<Ending>) -> Option<Ending> {
     match (one, other) {
         (None | Some(Ending::Complete), Some(other)) => Some(other),
@@ -530,8 +529,8 @@ fn add_ledger(sum: &mut LedgerRow, more: &LedgerRow) {
     add(&mut sum.overflow, more.overflow);
 }
 
-/// Returns the larger shares of busy and of stolen processor time. Other figures concern a single host, so the union
-/// leaves them out.
+/// Returns the larger of the two busy shares and the larger of the two steal shares. Leaves out all other figures, such
+/// as `disk_written_bytes`, because they concern a single host.
 fn disturbance(one: Option<Surroundings>, other: Option<Surroundings>) -> Option<Surroundings> {
     let largest = |one: Option<f64>, other: Option<f64>| one.into_iter().chain(other).reduce(f64::max);
     let one = one.unwrap_or_default();
@@ -552,8 +551,6 @@ mod tests {
     use proptest::prelude::*;
     use std::time::Duration;
 
-    /// Returns the record of a source that measured these latencies in microseconds. All of its messages were created
-    /// in its first second.
     fn source(times_us: &[u64], origin_s: u64, boot: &str, unix_s: u64) -> Record {
         let mut tally = SourceTally::default();
         for time in times_us.iter().copied().map(Duration::from_micros) {
@@ -617,7 +614,7 @@ mod tests {
         };
         move_times(&mut record, 10.5);
         let text = serde_json::to_string(&record).unwrap();
-        // `move_times` must move every field that is documented as a time since the origin.
+        // Find the times that `move_times` must change by their documentation in `record.rs`, so that none is left out.
         let source = include_str!("record.rs");
         let mut fields: Vec<&str> = Vec::new();
         for (_, after) in source.match_indices("since `origin_ns`").map(|(at, _)| source.split_at(at)) {
@@ -625,8 +622,8 @@ mod tests {
             fields.extend(field.split_once(": ").map(|(name, _)| name));
         }
         fields.extend(["last_s", "to_s"]);
-        // Three fields need not move: `began_s` of a part is applied before the part is merged, `back_s` is computed
-        // from the record of a single host, and rows of seconds are merged by their `second`.
+        // Do not check three fields that `move_times` leaves alone. `add_stages` shifts `began_s`, `add_seconds` shifts
+        // `second`, and `back_s` is computed only later, from the joined record.
         for not_moved in ["began_s", "back_s", "second"] {
             let before = fields.len();
             fields.retain(|field| *field != not_moved);

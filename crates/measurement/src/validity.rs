@@ -1,11 +1,9 @@
 //! Finds what limited or disturbed a run, and suggests remedies. The rules concern descriptors,
 //! ports, listen queues, stolen and foreign processor time, and delayed ACKs.
 //!
-//! Each rule returns a sentence for the report, or nothing. Two kinds of limits make the run
-//! invalid because the figures are unreliable. If a source or a sink lacked a resource, it was the
-//! limit itself. If the hypervisor gave a quarter of the processor time to others, rates and
-//! latencies depend on the hypervisor. Anything else may or may not have disturbed the run, and is
-//! only reported.
+//! Each rule returns a sentence for the report, or nothing. Two findings make the run invalid, because its figures do
+//! not describe the server: a source or a sink lacked a resource, or the hypervisor gave a quarter of the processor
+//! time to others. All other findings are only reported, because they may not have affected the figures.
 use crate::foreign_load;
 use crate::reason::Reason;
 use crate::record::{Cause, ExhaustedRow, PauseRow, Record, Resource, Role, Surroundings};
@@ -19,8 +17,8 @@ const STEAL_WARNING_SHARE: f64 = 0.05;
 const STEAL_LIMIT: f64 = 0.25;
 /// Minimum share of processor time used by unrelated processes that the report mentions as a possible disturbance.
 const OTHERS_WARNING_SHARE: f64 = 0.10;
-/// Delay in milliseconds with which a source in an open loop may begin a message before the report warns. A single such
-/// delay affects none of the percentiles that make a run invalid, but it may be the largest latency.
+/// The report warns if an open-loop source began a message later than planned by more than this number of milliseconds.
+/// A single such delay does not make the run invalid, but it may be the cause of the largest latency.
 const MAX_LAG_MS: f64 = 100.0;
 
 /// Returns the reasons why the figures cannot be trusted, which make the run invalid.
@@ -51,7 +49,8 @@ pub fn warnings(record: &Record) -> Vec<String> {
     warnings
 }
 
-/// Warns that the times of messages in mailboxes are inexact, because the sink asks for new mail only at intervals.
+/// Warns that the delivery times of messages in mailboxes are inexact, because the sink asks for new mail only at
+/// intervals.
 fn poll_warning(record: &Record) -> Option<String> {
     let watched = record.parties.iter().filter_map(|party| party.reception.as_ref()?.mailboxes.as_ref());
     let ms = watched.filter_map(|watched| watched.poll_ms).reduce(f64::max)?;
@@ -140,8 +139,8 @@ fn listen_queue_warning(surroundings: &Surroundings) -> Option<String> {
     })
 }
 
-/// Warns of delayed ACKs, in one sentence for all phases, because a single pause appears in several phases if commands
-/// are pipelined.
+/// Warns of delayed ACKs. Gives figures only for the worst phase, because one pause appears in several phases of
+/// pipelined commands.
 fn delayed_ack_warning(role: Role, rows: &[&PauseRow]) -> Option<String> {
     let worst = rows.iter().max_by_key(|row| row.count)?;
     let share = worst.count as f64 * 100.0 / worst.of.max(1) as f64;

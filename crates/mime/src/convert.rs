@@ -1,8 +1,7 @@
 //! Converts a message in memory to 7-bit, for a server without 8BITMIME (RFC 6152 §3). Parts with
 //! 8-bit bytes become quoted-printable or base64. Everything else stays unchanged.
 //!
-//! Each conversion is recorded in the header field that sendmail writes, so that `restore` can undo
-//! it:
+//! Each conversion is recorded in the header field that sendmail writes, so that `restore` can undo it:
 //! ```text
 //! X-MIME-Autoconverted: from 8bit to 7bit by relay.example          on top of the message
 //! X-MIME-Autoconverted: from 8bit to base64 by relay.example        in a part whose encoding was changed
@@ -20,11 +19,11 @@ use std::ops::Range;
 
 /// Maximum length of a line in bytes, without its line end (RFC 5322 §2.1.1).
 const MAX_LINE_BYTES: usize = 998;
-/// Number of bytes by which the result may exceed twice the length of the message. Encoding usually does not double the
-/// content, but each converted part also gets a few header lines.
+/// The converted message may be this many bytes longer than twice the original message. Encoding usually does not
+/// double the content, but each converted part also gets a few header lines.
 const MAX_GROWTH_BYTES: usize = 64 << 10;
-/// Maximum length of a field that the conversion keeps under a longer name, because the longer line
-/// must not exceed `MAX_LINE_BYTES`.
+/// Maximum length of a Content-Transfer-Encoding field that the conversion replaces. The old field is kept with the
+/// prefix `X-Original-`, and its line must not exceed `MAX_LINE_BYTES`.
 const MAX_FIELD_BYTES: usize = MAX_LINE_BYTES - ORIGINAL.len();
 
 /// Returns true if a message may be sent to any server unchanged: it is ASCII, and its lines are
@@ -33,12 +32,11 @@ pub fn is_seven_bit(message: &[u8]) -> bool {
     message.is_ascii() && memchr::memchr(0, message).is_none() && lines(message).all(|line| is_plain_line(line, true))
 }
 
-/// Converts a message for a server without 8BITMIME, or returns `None` if it needs no conversion. `host` is the name of
-/// the converting host.
+/// Converts a message for a server without 8BITMIME, or returns `None` if it needs no conversion. The header fields
+/// that record the conversion name `host` as the converting host.
 ///
 /// # Errors
-/// Returns the reason why the message must not be converted. It must then be sent unchanged, or not
-/// at all.
+/// Fails with the reason if the message must not be converted. The caller must then send it unchanged, or not at all.
 pub fn to_seven_bit(message: &[u8], host: &str) -> Result<Option<Vec<u8>>, ConversionError> {
     if is_seven_bit(message) {
         return Ok(None);
@@ -55,8 +53,8 @@ pub fn to_seven_bit(message: &[u8], host: &str) -> Result<Option<Vec<u8>>, Conve
     Ok(Some(converter.out))
 }
 
-/// Returns true if a 7-bit message may contain this line. Only the last line of a message may lack
-/// a line end.
+/// Returns true if the line is short ASCII without NUL or bare CR and ends in CRLF, as in a 7-bit message. Only the
+/// last line of a message (`may_be_open`) may lack the CRLF.
 fn is_plain_line(line: &[u8], may_be_open: bool) -> bool {
     let text = match line.strip_suffix(b"\r\n") {
         Some(text) => text,
@@ -70,7 +68,6 @@ struct Converter<'a> {
     message: &'a [u8],
     host: &'a str,
     out: Vec<u8>,
-    /// Offset at which the header that is being read begins.
     header: usize,
     leaf: Option<Leaf>,
 }
@@ -186,7 +183,7 @@ impl<'a> Converter<'a> {
         Ok(())
     }
 
-    /// Writes the header of a part whose body is encoded as `word`, and the empty line after the header.
+    /// Writes a part's header, with `word` as its Content-Transfer-Encoding, and the empty line after the header.
     fn write_header(
         &mut self,
         header: &Range<usize>,
@@ -226,8 +223,7 @@ impl<'a> Converter<'a> {
         Ok(())
     }
 
-    /// Adds the fields that readers need to decode the content, to the header of a part that did not state its
-    /// encoding.
+    /// Adds the MIME fields that readers need to decode the content. Used if the part's header stated no encoding.
     fn add_fields(&mut self, entity: &Entity, word: &str, content: &[u8]) {
         let mut add = |field: &[u8]| self.out.extend_from_slice(field);
         if entity.is_message && !entity.has_version {
@@ -249,7 +245,8 @@ impl<'a> Converter<'a> {
     }
 }
 
-/// Returns true if a part's Content-Transfer-Encoding may stay when its body is encoded as `word`.
+/// Returns true if a part may keep its Content-Transfer-Encoding field, which states `kind`, when the converted body
+/// has the encoding `word`.
 fn says(kind: TransferEncodingKind, word: &str) -> bool {
     match kind {
         TransferEncodingKind::SevenBit => word == "7bit",

@@ -2,7 +2,8 @@
 
 use super::encode::Encoding;
 
-/// Decodes content strictly. A malformed sequence, which other decoders may skip, makes the whole content invalid.
+/// Decodes quoted-printable or base64. A malformed sequence, which other decoders skip, makes all of the content
+/// invalid.
 #[derive(Clone, Debug)]
 pub struct Decoder {
     state: State,
@@ -15,13 +16,13 @@ enum State {
     Quoted(QuotedState),
 }
 
-/// The characters of an incomplete group of base64. A complete group has four characters.
+/// Incomplete group of base64, of which fewer than the four characters have arrived.
 #[derive(Clone, Copy, Debug, Default)]
 struct Base64Group {
     bits: u32,
     digits: u8,
     padding: u8,
-    /// Set if a group had padding, so no further group may follow.
+    /// Set after a group of four characters that ended in padding (`=`), because no group may follow it.
     is_last: bool,
 }
 
@@ -38,7 +39,7 @@ enum QuotedState {
 }
 
 impl Decoder {
-    /// Creates a decoder for content in this encoding. The content must be passed to it from its first byte on.
+    /// Creates a decoder for content in this encoding. The caller must pass the content from its first byte on.
     pub fn new(encoding: Encoding) -> Self {
         let state = match encoding {
             Encoding::Base64 => State::Base64(Base64Group::default()),
@@ -55,8 +56,8 @@ impl Decoder {
         }
     }
 
-    /// Returns true if no sequence so far was malformed. A sequence that is cut off at the end of the last block is not
-    /// malformed, because the next block may complete it.
+    /// Returns true if all encoded sequences so far, such as `=C3` or a base64 group, were well-formed. A sequence that
+    /// is cut off at the end of the last block is not malformed, because the next block may complete it.
     pub fn is_valid(&self) -> bool {
         self.is_valid
     }
@@ -181,8 +182,7 @@ mod tests {
     }
 
     proptest! {
-        /// Encoded content must consist of short ASCII lines. Decoding it in any blocks must
-        /// restore the content.
+        /// Encoding must yield short ASCII lines, and decoding them in blocks of any size must restore the content.
         #[test]
         fn decoding_undoes_encoding(content in any_content(), block in 1..100_usize) {
             for encoding in [Encoding::QuotedPrintable, Encoding::Base64] {

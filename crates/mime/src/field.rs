@@ -5,11 +5,11 @@ use std::ops::Range;
 /// Maximum length of a boundary in characters. RFC 2046 §5.1.1 allows 70, but some programs write longer boundaries.
 const MAX_BOUNDARY_BYTES: usize = 200;
 
-/// Error for a value that readers may understand differently, or not at all.
+/// Error for the value of a header field that mail readers may interpret differently, or cannot interpret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AmbiguousValue;
 
-/// Media type of an entity, as far as it decides which parts may be encoded.
+/// Class of an entity's media type, which decides whether the entity may be encoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum MediaType {
     Text,
@@ -23,14 +23,14 @@ pub(crate) enum MediaType {
     Message,
     /// `message/partial` and other types for which only 7bit is allowed (RFC 2045 §6.4).
     FixedMessage,
-    /// Any other type, which may be encoded as a whole. This includes `message/global` (RFC 6532 §3.7).
+    /// Any other type, such as `message/global` (RFC 6532 §3.7). The conversion may encode its content in base64.
     Other,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TransferEncoding {
     pub(crate) kind: TransferEncodingKind,
-    /// Position of the encoding's name, such as `base64`, within the field's value.
+    /// Position of the encoding's name, such as `base64`, in the value of the field.
     pub(crate) word: Range<usize>,
 }
 
@@ -156,8 +156,8 @@ impl<'a> Scanner<'a> {
         Err(AmbiguousValue)
     }
 
-    /// Returns the boundary parameter of a multipart. All parameters must be correct, because readers that skip a
-    /// mistake may find another boundary.
+    /// Returns the boundary parameter of a multipart. Fails if any parameter is malformed, because a reader that skips
+    /// the mistake may find another boundary.
     fn boundary(&mut self) -> Result<Option<Vec<u8>>, AmbiguousValue> {
         let mut boundary = None;
         loop {
@@ -179,8 +179,7 @@ impl<'a> Scanner<'a> {
             }
             self.skip_blanks()?;
             let value = self.value()?;
-            // Refuse a boundary that is split or has a charset (RFC 2231), because readers disagree
-            // about its value.
+            // Refuse a boundary that is split or has a charset (RFC 2231), because readers disagree about its value.
             if name.starts_with(b"boundary*") {
                 return Err(AmbiguousValue);
             }

@@ -1,5 +1,5 @@
-//! Converts 8-bit messages to 7-bit if that is allowed (RFC 6152 §3), and restores them. Reads notifications about mail
-//! that was not delivered (RFC 3464).
+//! Converts 8-bit messages to 7-bit if that is allowed (RFC 6152 §3), and restores the original body of a converted
+//! message. Reads notifications about mail that was not delivered (RFC 3464).
 //!
 //! ```
 //! let message = "MIME-Version: 1.0\r\nContent-Type: text/plain; charset=utf-8\r\n\

@@ -30,7 +30,8 @@ const MAX_DEPTH: usize = 8;
 pub struct Notice {
     /// ENVID of the message that the notification is about, or an empty text if the sender sent none.
     pub envelope_id: String,
-    /// The field `wanted` of [`NoticeReader::new`], with its lines joined, or `None` if the returned message lacks it.
+    /// The field that [`NoticeReader::new`] was told to look for in the returned message, with its folded lines joined.
+    /// `None` if the returned message lacks this field.
     pub returned_field: Option<Vec<u8>>,
     /// The recipients that the notification names, of which there is at least one.
     pub recipients: Vec<NoticeRecipient>,
@@ -41,7 +42,7 @@ pub struct Notice {
 pub struct NoticeReader {
     wanted: &'static [u8],
     lines: LineSplitter,
-    /// Decoder of the current part and splitter of the decoded lines, or `None` if the part is not encoded.
+    /// Decodes the current part and splits the result into lines. `None` if the part is not encoded.
     decoded: Option<(Decoder, LineSplitter)>,
     state: State,
     field: JoinedField,
@@ -50,7 +51,7 @@ pub struct NoticeReader {
     encoding: Option<Encoding>,
     /// Recipient whose group of fields in the report is being read.
     group: NoticeRecipient,
-    /// Recipients in Exim's field X-Failed-Recipients. If the texts of Exim were changed, only this field names them.
+    /// Recipients in Exim's header field X-Failed-Recipients, which is there even if Exim's texts were changed.
     failed: Vec<NoticeRecipient>,
     returned: JoinedField,
     notice: Notice,
@@ -62,7 +63,7 @@ enum State {
     Gap,
     PartHeader,
     Report,
-    /// The text for people, or the returned message.
+    /// A part other than the report, such as the returned message, which is searched for the field `wanted`.
     Other,
     Plain(Section),
 }
@@ -76,7 +77,8 @@ enum PartContent {
 }
 
 impl NoticeReader {
-    /// Creates a reader that also looks for the field `wanted`, a name with its colon, in the returned message.
+    /// Creates a reader that also looks for a header field in the returned message. `wanted` is the field's name with a
+    /// colon, such as `X-Mailrun:`.
     pub fn new(wanted: &'static [u8]) -> Self {
         Self {
             wanted,
@@ -125,7 +127,8 @@ impl NoticeReader {
             Some((decoder, lines)) => {
                 let mut text = Vec::new();
                 decoder.decode(line, &mut text);
-                // Restore the line end that the splitter has removed, because quoted-printable text may contain it.
+                // The splitter has removed the line end, but in quoted-printable it is part of the text, so decode it,
+                // too.
                 decoder.decode(b"\r\n", &mut text);
                 let mut lines = std::mem::take(lines);
                 lines.split(&text, |line| self.content_line(line));
@@ -384,8 +387,8 @@ mod tests {
         reader.finish()
     }
 
-    /// Returns a notification with these groups of fields, one for each recipient, and with these lines of the returned
-    /// message.
+    /// Returns a bounce. `groups` has the report's fields for each recipient, and `returned` is the part that returns
+    /// the message.
     fn report(groups: &str, returned: &str) -> String {
         format!(
             "From: MAILER-DAEMON@server.example (Mail Delivery System)\nMIME-Version: 1.0\n\

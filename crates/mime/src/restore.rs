@@ -1,15 +1,14 @@
-//! Restores a converted message, which may arrive in blocks of any size. Decodes the parts that
-//! `convert` or another relay encoded, and restores changed header fields. It uses bounded memory.
-//! Its output is meant for checksums, and not for readers.
+//! Restores the body of a converted message, in blocks of any size and with bounded memory. Decodes the parts that
+//! `convert` or another relay encoded, and restores changed header fields. The output is meant only for checksums.
 use super::decode::Decoder;
 use super::encode::Encoding;
 use super::field::TransferEncodingKind;
 use super::walk::{EntityContent, LineKind, Walker};
 
-/// Name of the header field that records a conversion, as sendmail writes it.
+/// Name of the header field that records a conversion. sendmail uses the same field.
 pub const MARKER: &[u8] = b"X-MIME-Autoconverted:";
 
-/// Prefix that the conversion gives to the name of a field whose value it changed.
+/// Prefix of the field name under which the conversion keeps the original value of a field that it changed.
 pub(crate) const ORIGINAL: &[u8] = b"X-Original-";
 
 /// Maximum length of a line in a converted message, in bytes and including the line end (RFC 5322 §2.1.1).
@@ -20,8 +19,8 @@ const MAX_HEADER_LINE_BYTES: usize = 64 << 10;
 /// Undoes a conversion, and returns the original body. The input begins in the outermost header,
 /// after the marker at its top.
 ///
-/// If parts of the message already had the marker before the conversion, the body is not restored
-/// exactly, because the two conversions cannot be distinguished.
+/// If parts of the message already had a marker before the conversion, the body is not restored exactly, because the
+/// restorer cannot tell which markers are from the conversion.
 #[derive(Clone, Debug)]
 pub struct Restorer {
     walker: Walker,
@@ -29,28 +28,28 @@ pub struct Restorer {
     out: Vec<u8>,
     edit: HeaderEdit,
     decoder: Option<Decoder>,
-    /// Set if the outermost header says that the whole body is encoded, because another relay may
-    /// convert a message in this way. Everything after the header is then decoded, whatever
-    /// structure it seems to have.
+    /// Set if the outermost header says that the whole body is encoded, as some relays do. Everything after the header
+    /// is then decoded as one part, even if it looks like a multipart.
     is_simple: bool,
     is_valid: bool,
 }
 
-/// What the conversion did to the next lines of a header, and the restorer has to undo.
+/// What the conversion has done to the header lines that come next. The restorer must undo this.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum HeaderEdit {
     #[default]
     Nothing,
-    /// The conversion added the next line, and renamed the line after it.
+    /// The conversion replaced a field: the next line is new, and the line after it is the old field, renamed with the
+    /// prefix `X-Original-`.
     Changed,
-    /// The conversion renamed the next line.
+    /// The next line is a field that the conversion renamed with the prefix `X-Original-`.
     Renamed,
-    /// The conversion added all lines that follow.
+    /// The conversion added all remaining lines of this header.
     Added,
 }
 
 impl Restorer {
-    /// Creates a restorer for input that begins after the marker at the top of a message.
+    /// Creates a restorer for a converted message, whose first line, a marker field, the caller must leave out.
     pub fn new() -> Self {
         Self {
             walker: Walker::new(),
@@ -63,18 +62,18 @@ impl Restorer {
         }
     }
 
-    /// Creates a restorer for input that begins after a field of the outermost header which says
-    /// that the whole body is encoded.
+    /// Creates a restorer for a message whose whole body is in this encoding. The input begins in the outermost header,
+    /// after its Content-Transfer-Encoding field.
     pub fn of_one_part(encoding: Encoding) -> Self {
         Self { decoder: Some(Decoder::new(encoding)), is_simple: true, ..Self::new() }
     }
 
-    /// Returns true if everything so far could be part of a converted message.
+    /// Returns false if the input so far cannot come from a conversion, for example because of malformed base64.
     pub fn is_valid(&self) -> bool {
         self.is_valid && self.decoder.as_ref().is_none_or(Decoder::is_valid)
     }
 
-    /// Restores the next block of the message, and passes the restored bytes of the body to `take`.
+    /// Undoes the conversion in the next block of the message, and passes the original bytes of the body to `take`.
     pub fn receive(&mut self, block: &[u8], mut take: impl FnMut(&[u8])) {
         let mut rest = block;
         while let (Some(end), true) = (memchr::memchr(b'\n', rest), self.is_valid) {
@@ -179,8 +178,7 @@ impl Restorer {
         if is_inner {
             self.out.extend_from_slice(b"\r\n");
         } else if matches!(content, EntityContent::Fixed(_)) {
-            // The marker of the outermost header is not part of the input, so read the encoding of a message with a
-            // single part from the header itself.
+            // The restorer never reads the outermost marker, so take the encoding from Content-Transfer-Encoding.
             match label {
                 Some(TransferEncodingKind::QuotedPrintable) => self.expect(b"quoted-printable"),
                 Some(TransferEncodingKind::Base64) => self.expect(b"base64"),
@@ -201,7 +199,7 @@ impl Restorer {
         if let Some(decoder) = self.decoder.take() {
             self.is_valid &= decoder.is_valid();
             if decoder.encoding() == Encoding::Base64 {
-                // Add the line end before the delimiter, because base64 does not contain it.
+                // The base64 text does not encode the line end that precedes the delimiter, so add this line end here.
                 self.out.extend_from_slice(b"\r\n");
             }
         }
@@ -215,7 +213,7 @@ impl Default for Restorer {
     }
 }
 
-/// Returns the old and the new word of a marker that `convert` wrote.
+/// Returns the old and the new encoding in a part's marker field, or `None` if `convert` cannot have written this line.
 fn marked(line: &[u8]) -> Option<(&[u8], &[u8])> {
     let text = line.get(MARKER.len()..).filter(|_| line.starts_with(MARKER))?;
     let mut words = text.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());

@@ -1,26 +1,25 @@
-//! Finds the structure of a message line by line. It needs bounded memory, however deep parts are
-//! nested.
+//! Finds the structure of a message line by line. It needs bounded memory, however deep parts are nested.
 //!
 //! ```text
 //! Header ─empty line─▶ Leaf | Gap (of a multipart, until its first delimiter) | Header (of a message/rfc822)
 //!    ▲                                     │
 //!    └───────────── delimiter ◀────────────┘        closing delimiter ─▶ Gap, until a delimiter of an outer multipart
 //! ```
-//! The walk is strict, because RFC 2046 §5.1.1 lets readers compare only the beginning of a line with a boundary. If
-//! some readers would take a line for a delimiter and others would not, the message is not converted. A message is not
-//! converted either if a header contains anything but fields.
+//! RFC 2046 §5.1.1 lets readers compare only the beginning of a line with a boundary, so readers may disagree whether a
+//! line is a delimiter. The conversion refuses a message that contains such a line, or a header line that belongs to no
+//! field.
 use super::field::{self, MediaType, TransferEncoding, TransferEncodingKind};
 use std::ops::Range;
 
-/// Maximum depth of nested parts. No honest mail exceeds it, although Postfix allows 100.
+/// Maximum depth of nested parts, half of what Postfix allows. Legitimate mail does not nest deeper.
 const MAX_DEPTH: usize = 50;
-/// Maximum length in bytes of the value of a field that is read. A message with a longer value is not converted.
+/// Maximum bytes of a Content-Type or Content-Transfer-Encoding value. A message with a longer value is not converted.
 const MAX_FIELD_BYTES: usize = 8 << 10;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum LineKind {
     Header,
-    /// The empty line after a header, with the entity that the header describes.
+    /// The empty line that ends a header. The entity is the message or part to which the header belongs.
     EndOfHeader(Entity),
     Body,
     /// A line before the first part or after the last part, which readers ignore.
@@ -37,7 +36,7 @@ pub(crate) struct Entity {
     pub(crate) is_message: bool,
 }
 
-/// Position of a Content-Transfer-Encoding field, as offsets in the message.
+/// A Content-Transfer-Encoding field, with the offsets of the field and of the encoding's name in the message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TransferEncodingField {
     pub(crate) kind: TransferEncodingKind,
@@ -51,21 +50,22 @@ pub(crate) enum EntityContent {
     Message,
     Text,
     Other,
-    /// Content that must not be encoded, with the error to return if it has 8-bit bytes.
+    /// Content that the conversion must not encode, for example because it is signed or already encoded. If it has
+    /// 8-bit bytes, the conversion fails with this error.
     Fixed(ConversionError),
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct Walker {
     open: Vec<Multipart>,
-    /// Indices of open multiparts, sorted by boundary, so that the multipart of a delimiter is found by binary search.
+    /// Indices into `open`, sorted by boundary. A binary search then finds the multipart to which a delimiter belongs.
     sorted: Vec<usize>,
     state: WalkState,
     header: HeaderParser,
     /// Number of nested messages (`message/rfc822`) that contain the current line. They count toward `MAX_DEPTH`.
     messages: usize,
     offset: usize,
-    /// Set if the first header contains a signature that covers the body, which a conversion would invalidate.
+    /// Set if the message's header contains a signature, such as DKIM's, that a conversion would invalidate.
     is_signed: bool,
 }
 
@@ -127,8 +127,8 @@ impl Walker {
         self.is_signed
     }
 
-    /// Handles the next line, including its line end. `is_clean` means that the previous line ended
-    /// in CRLF.
+    /// Handles the next line, including its line end. `is_clean` tells whether the previous line ended in CRLF, as it
+    /// must before a delimiter.
     pub(crate) fn line(&mut self, line: &[u8], is_clean: bool) -> Result<LineKind, ConversionError> {
         let begin = self.offset;
         self.offset += line.len();
@@ -143,15 +143,15 @@ impl Walker {
         }
     }
 
-    /// Returns true if the line is a delimiter of an open multipart. The following lines then
-    /// belong to another part.
+    /// Returns true if the line is a delimiter of an open multipart. The following lines then belong to another part.
     fn is_delimiter(&mut self, line: &[u8], is_clean: bool) -> Result<bool, ConversionError> {
         let text = line[2..].trim_ascii_end();
         let boundary = |number: &usize| self.open[*number].boundary.as_slice();
         let mut looks_like_one = false;
         let mut matches = Vec::new();
-        // `near` holds the open multiparts whose boundary begins with the first `length` bytes of the text. They are
-        // sorted, so a binary search narrows them with each byte, at a cost that hardly depends on their number.
+        // `near` holds each open multipart whose boundary begins with the first `length` bytes of `text`, so that the
+        // line may be its delimiter. `near` is sorted, so a binary search quickly finds the boundaries that match the
+        // next byte.
         let mut near = self.sorted.as_slice();
         for length in 0..=text.len() {
             let ended = near.partition_point(|number| boundary(number).len() == length);
@@ -167,8 +167,8 @@ impl Walker {
                 break;
             }
         }
-        // The line fits two multiparts, for example with the boundaries `x` and `x--`. Readers may disagree about which
-        // of the two it delimits, so do not convert the message.
+        // The line fits two multiparts. For example, `--x--` closes a multipart with the boundary `x` and begins a part
+        // of a multipart with the boundary `x--`. Readers may disagree, so do not convert the message.
         if matches.len() > 1 {
             return Err(ConversionError::Delimiter);
         }
@@ -280,7 +280,8 @@ impl HeaderParser {
         self.keep(line)
     }
 
-    /// Stores a line of a field that is parsed at the end of the header. Fails if the field's value becomes too long.
+    /// Adds a line to the value of a Content-Type or Content-Transfer-Encoding field, which is parsed at the end of the
+    /// header. Fails if the value becomes too long.
     fn keep(&mut self, more: &[u8]) -> Result<(), ConversionError> {
         let value = match self.in_field {
             FieldKind::Other => return Ok(()),
@@ -318,8 +319,8 @@ pub enum ConversionError {
     /// Content of a part is not 7-bit, although the part is declared as already encoded.
     #[error("it has 8-bit bytes in a part declared as encoded")]
     Encoded,
-    /// A header contains 8-bit bytes, although only encoded words are allowed there, or readers may understand it in
-    /// different ways.
+    /// A header contains 8-bit bytes instead of encoded words (RFC 2047), or it is malformed, so that readers may
+    /// interpret it differently.
     #[error("it has a header that is not ASCII or not well-formed")]
     Header,
     /// A line before, between or after the parts is not 7-bit, and such lines cannot be encoded.
@@ -328,10 +329,10 @@ pub enum ConversionError {
     /// Some readers would take a line for a delimiter, and others would not.
     #[error("its parts cannot be separated reliably")]
     Delimiter,
-    /// The result would exceed twice the message by more than 64 KiB, because many parts need new header fields.
+    /// The result would be more than 64 KiB longer than twice the message, because many parts need new header fields.
     #[error("it has too many parts that need encoding")]
     Growth,
-    /// The parts are nested more than 50 levels deep, which no honest mail is.
+    /// The parts are nested more than 50 levels deep, which does not occur in legitimate mail.
     #[error("its parts are nested too deep")]
     Depth,
 }

@@ -23,7 +23,7 @@ const DEFAULT_REPLY_TIMEOUT: Duration = Duration::from_secs(300);
 /// Mechanisms that do not reveal the password. Without TLS, the client uses only these.
 const HIDING_MECHANISMS: Mechanisms = Mechanisms::NONE.with(Mechanism::ScramSha256).with(Mechanism::CramMd5);
 
-/// Reason why a session could not continue. After any of these errors, the client cannot be used any more.
+/// Reason why a session failed. The client cannot be used after any of these errors.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The connection could not be made, or it broke.
@@ -43,7 +43,7 @@ pub enum Error {
     /// client uses only SCRAM-SHA-256 and CRAM-MD5, which do not reveal the password. Contains the server's last reply.
     #[error("{0}: {1}")]
     GaveUp(GaveUp, String),
-    /// The server ended the session, with this last reply.
+    /// The server ended the session. Contains its last reply, which may say why.
     #[error("the peer closed the session: {0}")]
     Closed(String),
 }
@@ -57,7 +57,7 @@ pub struct SendOutcome {
     pub code: u16,
     /// Text of the same reply, which may tell a person why the server refused the message.
     pub text: String,
-    /// Refused recipients, each with its position in the envelope, and with the code and text of the reply.
+    /// Refused recipients: position in the envelope, reply code and reply text of each.
     pub refused: Vec<(u32, u16, String)>,
 }
 
@@ -108,8 +108,8 @@ impl ClientBuilder {
         Self { security: Some(ClientSecurity::Implicit(tls)), ..self }
     }
 
-    /// Requires a login, without which the client sends no mail. Without TLS, only mechanisms that do not reveal the
-    /// password are used.
+    /// Makes the client log in with these credentials, and send mail only if the login succeeds. Without TLS, only
+    /// mechanisms that do not reveal the password are used.
     #[must_use]
     pub fn login(self, credentials: Credentials) -> Self {
         Self { credentials: Some(credentials), ..self }
@@ -126,10 +126,11 @@ impl ClientBuilder {
         Ok(Client(run_blocking(Dialogue::begin(io, self))?))
     }
 
-    /// Connects and sets up the session without blocking. The caller must be a task of a worker.
+    /// Connects and sets up the session without blocking. Must be called in a task of a worker, because it needs the
+    /// event loop.
     ///
     /// # Errors
-    /// Returns the same errors as [`ClientBuilder::connect`].
+    /// Fails as [`ClientBuilder::connect`] does, for example if the login fails.
     pub async fn connect_async(&self, server: &Endpoint) -> Result<AsyncClient, Error> {
         let io = AsyncIo::connect(server, self.reply_timeout).await.map_err(|error| self.timeout_error(error))?;
         Ok(AsyncClient(Dialogue::begin(io, self).await?))
@@ -167,11 +168,10 @@ impl Client {
         ClientBuilder { name: name.to_owned(), reply_timeout: DEFAULT_REPLY_TIMEOUT, security: None, credentials: None }
     }
 
-    /// Connects without TLS, and calls itself `name` in EHLO. Each reply may take up to
-    /// `reply_timeout`.
+    /// Connects without TLS, and calls itself `name` in EHLO. Each reply may take up to `reply_timeout`.
     ///
     /// # Errors
-    /// Returns the same errors as [`ClientBuilder::connect`].
+    /// Fails as [`ClientBuilder::connect`] does, for example if the server refuses the connection.
     pub fn connect(address: SocketAddr, name: &str, reply_timeout: Duration) -> Result<Self, Error> {
         Self::builder(name).timeout(reply_timeout).connect(address)
     }
@@ -200,8 +200,8 @@ impl Client {
     }
 }
 
-/// A client with an established session, for a task of a worker. [`ClientBuilder::connect_async`] makes it. Only the
-/// task that called this method may use the client, because events of the connection wake no other task.
+/// A non-blocking client with an established session, made by [`ClientBuilder::connect_async`]. Only the task that made
+/// the client may use it, because events of the connection wake no other task.
 #[derive(Debug)]
 pub struct AsyncClient(Dialogue<AsyncIo>);
 
@@ -231,7 +231,8 @@ impl AsyncClient {
 #[derive(Debug, Default)]
 struct TransactionReplies {
     outcome: Option<(Outcome, u16, String)>,
-    /// Reply that rejected MAIL. It decides the result, although the replies to the pipelined RCPT and DATA come later.
+    /// Reply that rejected MAIL. This reply, and not the later replies to the pipelined RCPT and DATA, is the result of
+    /// the message.
     mail_refused: Option<(u16, String)>,
     refused: Vec<(u32, u16, String)>,
     last: String,
@@ -251,8 +252,7 @@ impl TransactionReplies {
         }
     }
 
-    /// Returns the result of the message, or an error if the server closed the session before the
-    /// result was known.
+    /// Returns the result of the message, or an error if the server closed the session before the result was known.
     fn into_outcome(self) -> Result<SendOutcome, Error> {
         let (outcome, code, text) = self.outcome.ok_or(Error::Closed(self.last))?;
         let accepted = outcome == Outcome::Accepted;
@@ -331,8 +331,8 @@ impl<I: ClientIo> Dialogue<I> {
             .await
     }
 
-    /// Reads replies and passes each to `note`, until the session's next step satisfies `wanted`. Meanwhile, begins TLS
-    /// if that is the next step, and sends the session's commands.
+    /// Continues the session until `wanted` returns true for its next step: reads replies, passes each of them to
+    /// `note`, sends the commands that follow, and begins TLS when that is the next step.
     async fn read_until(
         &mut self,
         wanted: impl Fn(Want) -> bool,
@@ -376,7 +376,7 @@ impl<I: ClientIo> Dialogue<I> {
         Ok(())
     }
 
-    /// Returns the error for a session that is over: the reason for giving up, or else the server's
+    /// Returns the error for a session that is over: the reason why the client gave up or, if it did not, the server's
     /// last reply.
     fn end_error(&self, last: String) -> Error {
         match self.session.gave_up() {
@@ -385,9 +385,8 @@ impl<I: ClientIo> Dialogue<I> {
         }
     }
 
-    /// Returns the error for a broken connection. If the client was waiting for the reply to QUIT,
-    /// the server has refused service and closed at once. Its last reply then tells more than the
-    /// broken connection.
+    /// Returns the error for a broken connection. If the client was waiting for the reply to QUIT, returns the server's
+    /// last reply instead, because that reply says why the server refused service.
     fn close_error(&self, error: io::Error, last: String) -> Error {
         match self.session.waits_for() {
             Some(Verb::Quit) if !last.is_empty() => self.end_error(last),

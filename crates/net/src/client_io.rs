@@ -1,5 +1,5 @@
-//! Connections of the clients, with one interface for blocking and non-blocking connections. The methods return
-//! futures. A blocking connection's futures are ready at the first poll, so they need no event loop.
+//! One asynchronous interface for blocking and non-blocking connections, so that both kinds of clients share their
+//! code. Futures of a blocking connection block the thread and are ready at the first poll, so they need no event loop.
 use crate::stream::Stream;
 use crate::tls::{blocking_tls_error, with_handshake_fault};
 use crate::tls_setup::ClientTls;
@@ -19,12 +19,13 @@ pub(crate) trait ClientIo {
     async fn write_all(&mut self, bytes: &[u8]) -> io::Result<()>;
     async fn start_tls(&mut self, setup: &ClientTls) -> io::Result<()>;
     fn is_encrypted(&self) -> bool;
-    /// Returns true if the peer has reset the connection, for example because it closed without
-    /// reading everything.
+    /// Returns true if the peer has reset the connection, for example by closing the socket before it had read
+    /// everything.
     fn is_reset(&self) -> bool;
 }
 
-/// Runs a future of a [`BlockingIo`]. One poll is enough, because its reads and writes block the thread.
+/// Runs a future without an event loop. The future must use a [`BlockingIo`], whose reads and writes block the thread,
+/// so that one poll is enough.
 pub(crate) fn run_blocking<T>(work: impl Future<Output = T>) -> T {
     match pin!(work).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(done) => done,
@@ -38,8 +39,7 @@ pub(crate) enum BlockingIo {
     Tls(Box<BlockingTls>),
 }
 
-/// TLS on a connection whose calls block. It is a type of its own so that it can send a close alert
-/// when it is dropped.
+/// TLS on a connection whose calls block. It is a type of its own so that it can send a close alert when it is dropped.
 pub(crate) struct BlockingTls(StreamOwned<ClientConnection, TcpStream>);
 
 impl fmt::Debug for BlockingTls {

@@ -23,8 +23,7 @@ use std::time::Duration;
 const MINUTE: Duration = Duration::from_secs(60);
 /// Minimum interval between two reports about the same client.
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
-/// Maximum number of reports per minute for all clients together, so that many clients cannot fill
-/// a log.
+/// Maximum number of reports per minute for all clients together, so that many clients cannot fill a log.
 const MAX_REPORTS: u32 = 600;
 
 /// Key under which a client is counted: an IPv4 address, or the /64 of an IPv6 address.
@@ -32,8 +31,8 @@ const MAX_REPORTS: u32 = 600;
 pub struct ClientKey(IpAddr);
 
 impl ClientKey {
-    /// Returns the key of an address. An IPv4-mapped IPv6 address (RFC 4291 §2.5.5.2) has the key of its IPv4 address,
-    /// so that a client is not counted as two.
+    /// Returns the key under which the limits count a client with this address. An IPv4-mapped IPv6 address (RFC 4291
+    /// §2.5.5.2) has the key of its IPv4 address, so that a client is not counted as two.
     pub fn of(address: IpAddr) -> Self {
         Self(match address.to_canonical() {
             IpAddr::V6(v6) => IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() & (u128::from(u64::MAX) << 64))),
@@ -69,7 +68,7 @@ pub enum ClientLimit {
 }
 
 impl ClientLimit {
-    /// All limits, for code that keeps or exports a counter for each of them.
+    /// All limits, for example to export a counter of refusals for each of them.
     pub const ALL: [Self; 6] = [
         Self::Connections,
         Self::ConnectionRate,
@@ -174,14 +173,13 @@ impl ClientLimits {
     }
 }
 
-/// Report of refusals of a client, for a log. The first refusal is reported at once, and later ones
-/// at most once a minute per client.
+/// Reports, for a log, that a server refused connections or commands of a client. The first refusal is reported at
+/// once, and later ones at most once a minute per client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientRefusal {
     /// Address of the client that was refused.
     pub client: ClientKey,
-    /// Limit that the client exceeded when this report was made. Earlier refusals in `times` may have had other
-    /// reasons.
+    /// Limit that caused the newest refusal. The other refusals in `times` may have been caused by other limits.
     pub limit: ClientLimit,
     /// Number of refusals since the last report about this client, including the newest.
     pub times: u64,
@@ -189,7 +187,7 @@ pub struct ClientRefusal {
 
 type RefusalCallback = Box<dyn Fn(&ClientRefusal) + Send + Sync>;
 
-/// Counts the connections and commands of each client, to apply the limits. Several servers may share one value.
+/// Counts the connections and commands of each client, to apply the limits. Several servers may share these counts.
 pub struct Clients {
     limits: ClientLimits,
     shards: Shards<ClientTable>,
@@ -206,7 +204,7 @@ struct ClientTable {
     recent: RecentMap<ClientKey, ClientUsage>,
 }
 
-/// How much of its rates a client has used recently, and how many of its refusals were not reported yet.
+/// Recent use of the rate limits by a client, and the number of its refusals that were not reported yet.
 #[derive(Debug, Default)]
 struct ClientUsage {
     rates: [RateBucket; ClientLimit::ALL.len()],
@@ -214,7 +212,7 @@ struct ClientUsage {
     unreported: u64,
 }
 
-/// Bucket of a rate limit, for which it is enough to know when it will be full again.
+/// Bucket of a rate limit, stored as the time at which it will be full again, from which its content can be computed.
 #[derive(Clone, Copy, Debug, Default)]
 struct RateBucket {
     full_at: Duration,
@@ -224,7 +222,8 @@ impl RateBucket {
     /// Counts an event against the rate, or returns false if the allowance is used up.
     fn take(&mut self, per_minute: u32, now: Duration) -> bool {
         let full_at = self.full_at.max(now) + MINUTE / per_minute.max(1);
-        // An empty bucket fills up in a minute, so an event after which this would take longer exceeds the rate.
+        // A bucket that is used up needs a minute to fill. If this event would move `full_at` more than a minute away,
+        // the bucket is used up, so reject the event.
         let has_one = full_at.saturating_sub(now) <= MINUTE;
         if has_one {
             self.full_at = full_at;
@@ -271,8 +270,8 @@ impl Clients {
         self.refused[limit as usize].load(Ordering::Relaxed)
     }
 
-    /// Counts and admits a new connection. The caller must keep the [`Admission`] until the connection ends, because
-    /// dropping it allows the client another connection.
+    /// Counts a new connection against the client's limits, and admits it if no limit is exceeded. The caller must keep
+    /// the [`Admission`] until the connection ends, because dropping it allows the client another connection.
     ///
     /// # Errors
     /// Returns the limit that the client has exceeded. The connection must then be refused.
@@ -288,7 +287,8 @@ impl Clients {
         };
         if let Err(limit) = outcome {
             let times = table.count_refusal(client, now, || self.may_report(now));
-            // Release the lock first, so that no other worker waits for the callback of the embedding program.
+            // Release the lock before the callback of the embedding program, so that no other worker waits for the
+            // callback.
             drop(table);
             self.refuse(client, limit, times);
             return Err(limit);
@@ -359,8 +359,7 @@ impl ClientTable {
     }
 }
 
-/// Permission for one connection of a client. Dropping it, when the connection ends, lets the
-/// client open another.
+/// Permission for one connection of a client. Dropping it, when the connection ends, lets the client open another.
 #[derive(Debug)]
 pub struct Admission {
     clients: Arc<Clients>,
@@ -380,8 +379,8 @@ impl Admission {
         self.clients.take(self.client, limit, now)
     }
 
-    /// Lifts the rate limits because the client has logged in. From then on, only the connection is
-    /// counted.
+    /// Exempts the client from the rate limits, because it has logged in. The connection still counts against the limit
+    /// of open connections.
     pub fn waive_rates(&mut self) {
         self.has_rates = false;
     }
@@ -484,8 +483,8 @@ mod tests {
     }
 
     proptest! {
-        /// No minute may exceed the rate, and no more connections may be open than allowed,
-        /// whatever a client does.
+        /// In any period, a client may open at most as many connections as a full bucket allows, plus the refill during
+        /// the period. It may have at most `max` connections open at a time.
         #[test]
         fn no_window_holds_more_than_it_may(
             rate in 1..100_u32, max in 1..5_u32, steps in prop::collection::vec((0..3000_u64, 0..3_u8, 0..3_u8), 1..300)
@@ -517,8 +516,6 @@ mod tests {
             }
         }
 
-        /// The number of addresses in the table must never exceed its limit, however many clients
-        /// come.
         #[test]
         fn strangers_without_number_take_bounded_memory(seeds in prop::collection::vec(any::<u64>(), 1..2000)) {
             let limits = ClientLimits { connection_rate: Some(10), clients: 128, ..ClientLimits::none() };

@@ -16,34 +16,33 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-/// Tells a session what to do next. The session asks its [`MessageSource`] for this.
+/// What a session does next, as [`MessageSource::poll_next`] decides: begin a transaction, quit or wait.
 #[derive(Debug)]
 pub enum NextAction {
     /// Begin a transaction, to send a message with this envelope.
     Transaction(Arc<Envelope>),
-    /// Send QUIT. If the session still waits for replies, it does not send QUIT yet, but asks the source again when
-    /// they have arrived.
+    /// Send QUIT. If replies are still outstanding, the session asks the source again when they have arrived, and only
+    /// then sends QUIT.
     Quit,
-    /// Begin nothing now, so that no further message is pipelined after the current one. The session asks the source
-    /// again when the server has replied to the current message.
+    /// Begin no transaction until the server has replied to the current message, and then ask the source again.
     Nothing,
 }
 
-/// A source of the messages that a session sends. The argument `now` of its methods is the time ([`crate::clock::now`])
-/// of the read or write that led to the call.
+/// Supplies the messages that a session sends. The argument `now` is the time ([`crate::clock::now`]) of the read or
+/// write that led to the call.
 pub trait MessageSource {
-    /// Returns the next action of a session that can begin a transaction. `early` means that the session may begin a
-    /// transaction although the server has not replied to the last message. `Pending` leaves the session idle until its
-    /// task is woken.
+    /// Returns the next action of a session that can begin a transaction. If `early` is true, the server has not
+    /// replied to the last message yet, so that a new transaction would be pipelined. `Pending` leaves the session idle
+    /// until its task is woken.
     fn poll_next(&mut self, cx: &mut Context<'_>, client: &Client, early: bool, now: Duration) -> Poll<NextAction>;
-    /// Renders the message with dot-stuffing and the end of data. This is called when the server
-    /// has answered DATA with 354.
+    /// Called when the server has answered DATA with 354. Appends the message, with dot-stuffing and the end of data.
     fn render(&mut self, outbox: &mut Outbox);
-    /// Reports that all output was handed to the kernel. If the output held a message, `now` was
-    /// read afterwards. If it held only commands, `now` was read before, because writing commands
-    /// takes too little time to be worth reading the clock again.
+    /// Reports that all output was handed to the kernel. The argument `now` is the time after the write if the output
+    /// contained a message. For commands alone, `now` is the time before the write, because such a write is too short
+    /// to read the clock again.
     fn written(&mut self, now: Duration);
-    /// Reports that this output is about to be written, so that a source can show it. Does nothing by default.
+    /// Reports that the session is about to write this output to the server, so that the source can show the client's
+    /// commands to a user. Does nothing by default.
     fn sending(&mut self, outbox: &Outbox) {
         let _ = outbox;
     }
@@ -53,8 +52,8 @@ pub trait MessageSource {
     fn message_bytes(&self) -> u64 {
         0
     }
-    /// Renders the message without dot-stuffing and without the end of data. It must have as many
-    /// bytes as [`MessageSource::message_bytes`] returned.
+    /// Appends the message for BDAT, without dot-stuffing and without the end of data. It must have as many bytes as
+    /// [`MessageSource::message_bytes`] returned, because BDAT has announced this size.
     fn render_chunk(&mut self, outbox: &mut Outbox) {
         let _ = outbox;
     }
@@ -64,7 +63,7 @@ pub trait MessageSource {
     }
 }
 
-/// Time at which a client begins TLS.
+/// Tells when a client begins TLS.
 #[derive(Clone, Debug)]
 pub enum ClientSecurity {
     /// The client begins TLS before the greeting (RFC 8314).
@@ -106,17 +105,19 @@ pub struct ClientSession<'a, C: MessageSource> {
     timer: &'a mut Timer,
     reply_timeout: Duration,
     worker_buffers: WorkerBuffers,
-    /// Time of the event that led to the current work: the end of the last read or, in an idle session, the wake-up.
+    /// Time of the last event: the end of the last read or, in an idle session, the wake-up of its task.
     now: Duration,
-    /// Set if nothing has been read since the task was woken, so `now` may be old.
+    /// Set if the session has read nothing from the connection since its task was woken. `now` may then be old, so the
+    /// check for a time-out must read the clock.
     is_woken: bool,
-    /// Set if the output contains a message or needs several writes, so that the clock is read after the write.
+    /// Set if writing the output takes noticeable time, because it contains a message or needs several writes. The
+    /// session then reads the clock after the write.
     has_message: bool,
-    /// Set while a message waits for the worker to write it together with the output of other sessions. The time of
-    /// this write is known only in the worker's next turn.
+    /// Set while a message waits for the worker to write it together with the output of other sessions. The session
+    /// learns the time of this write only in the worker's next turn.
     is_write_batched: bool,
-    /// Number of messages in the output that were not handed to the kernel completely. A reply that accepts one of them
-    /// is too early, because the server cannot have received the whole message.
+    /// Number of messages that were not handed to the kernel completely. If a reply accepts such a message, the server
+    /// has violated the protocol, because it cannot have received the whole message.
     unwritten_messages: usize,
     unsent: Option<Box<Outbox>>,
     security: Option<ClientSecurity>,
@@ -180,7 +181,8 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
             match (pause.await, self.security.clone()) {
                 (PauseReason::Ended(ended), _) => {
                     if self.is_write_batched {
-                        // Write the batch now, because only its result tells whether the server may have the message.
+                        // Write the batch now, because only the result tells whether the server may have received the
+                        // message.
                         self.stream.flush_batch();
                         self.report_batched();
                     }
@@ -216,8 +218,8 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
     }
 
     fn poll(&mut self, cx: &mut Context<'_>, buffers: &mut IoBuffers) -> Poll<PauseReason> {
-        // The worker writes batched output at the end of its turn, so if a timer has caused a second poll in the same
-        // turn, the output may not be written yet.
+        // The worker writes the output of all its sessions together at the end of a turn. Tell the source that this
+        // session's message has been written, unless the message is of this turn and still waits for the worker.
         self.report_batched();
         if self.client.wants() == Want::Transaction {
             self.now = clock::now();
@@ -262,8 +264,8 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
         while self.step(cx, outbox) && self.client.bursts() && self.client.wants() == Want::Chunk {}
     }
 
-    /// Renders the message whose transaction has begun, and begins another transaction if the source has a message.
-    /// Returns true if it has begun one.
+    /// Renders the message of the current transaction, and begins the next transaction if that is allowed and the
+    /// source has a message. Returns true if a transaction has begun.
     fn step(&mut self, cx: &mut Context<'_>, outbox: &mut Outbox) -> bool {
         let mut early = false;
         if self.client.wants() == Want::Message {
@@ -331,8 +333,8 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
         }
     }
 
-    /// Reports to the source that the worker has written the batched output, unless the write has failed or the socket
-    /// has not accepted all of it yet.
+    /// Tells the source when the worker has written the batched output, so that the source can measure latency from
+    /// this time. Does nothing if the write has failed, or until the socket has accepted all of the output.
     fn report_batched(&mut self) {
         if !self.is_write_batched || self.stream.is_write_batched() || !self.stream.is_flushed() {
             return;
@@ -350,8 +352,8 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
         self.is_woken = false;
         let has_ended = self.stream.has_ended();
         loop {
-            // Servers reply in the order of the messages. If replies are awaited only for messages that are not yet
-            // written, this reply comes too early.
+            // Servers reply in the order of the messages, so this reply is about the oldest message that awaits one. If
+            // even that message is not completely written, the reply comes too early.
             let is_early = self.unwritten_messages > 0 && self.client.awaited_messages() <= self.unwritten_messages;
             let is_last = has_ended && self.client.awaits_last_reply_to_message();
             match self.client.next_event(&mut input, now, out) {
@@ -372,7 +374,7 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
         SessionEnd::Lost(self.client.waits_for(), error)
     }
 
-    /// Reads replies that arrived while the connection accepted no output, before the time-out ends the session.
+    /// Called when output could not be written in time. Processes the last replies before the session ends.
     fn read_rest(&mut self, input: &mut [u8], pause: PauseReason) -> PauseReason {
         match self.stream.try_read(input) {
             Ok(count) if count > 0 => {
@@ -483,7 +485,7 @@ mod tests {
                 let talk =
                     ClientSession::new(socket, client, &mut source, &mut timer, reply_timeout, worker_buffers).run();
                 let mut talk = pin!(talk);
-                // Poll the session again before its output is written, which a timer or another task may also do.
+                // Poll the session twice before its output is written, as happens if a timer or another task wakes it.
                 poll_fn(|cx| match talk.as_mut().poll(cx) {
                     Poll::Pending => talk.as_mut().poll(cx),
                     ready => ready,
@@ -504,8 +506,8 @@ mod tests {
         bytes: usize,
         accepted: usize,
         rendered: usize,
-        /// Channel that is closed after the peer has closed its connection. If set, the client waits for this after it
-        /// has written the message, and reads the reply only then.
+        /// Channel that is closed after the peer has closed its connection. If set, the client waits until this channel
+        /// is closed before it reads the reply to the message.
         closed: Option<mpsc::Receiver<()>>,
     }
 

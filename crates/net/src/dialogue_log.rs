@@ -1,6 +1,5 @@
-//! A log of what clients and a server say to each other, for a person who wants to know what a
-//! client does. The numbers of sessions and lines are limited, so that a load fills neither the
-//! memory nor a disk.
+//! A log of what clients and a server say to each other, for a person who wants to know what a client does. The numbers
+//! of sessions and lines are limited, so that a load fills neither the memory nor a disk.
 use crate::handler::CloseReason;
 use crate::tls::Handshake;
 use ipnet::IpNet;
@@ -18,8 +17,7 @@ use std::time::Duration;
 const MAX_LINES: usize = 1000;
 /// Maximum number of sessions that are shown, so that the log cannot fill a disk.
 const MAX_SESSIONS: u64 = 10_000;
-/// Maximum number of sessions that are followed at a time. With `MAX_HELD_BYTES`, this limits the
-/// memory to 64 MiB.
+/// Maximum number of open sessions whose lines are recorded. With `MAX_HELD_BYTES`, this limits the memory to 64 MiB.
 const MAX_OPEN_SESSIONS: usize = 1000;
 /// Maximum size in bytes of the lines that are held for a session until a filter selects it. The first line that would
 /// exceed this limit and all later lines are dropped, so that the log has at most one gap.
@@ -28,8 +26,9 @@ const TOO_MANY_LINES: &str = "=== further lines of this session are not shown";
 
 /// Receives the lines of a [`DialogueLog`]. Workers call it on their own threads, so it must not block.
 pub trait DialogueWriter: Send + Sync + 'static {
-    /// Writes a line of a session. `at` is the time since 1970-01-01T00:00:00Z. Sessions are numbered from 1, and 0 is
-    /// for lines that concern no session.
+    /// Writes a line that the client or the server of a session has sent, or an event such as the end of the session.
+    /// `at` is the time since 1970-01-01T00:00:00Z. Sessions are numbered from 1, and 0 is for lines that concern no
+    /// session.
     fn write(&self, at: Duration, session: u64, line: &str);
 }
 
@@ -84,7 +83,7 @@ pub struct DialogueLog {
     numbered: AtomicU64,
     shown: AtomicU64,
     open: AtomicUsize,
-    /// Set once the log has said that sessions are left out because too many are open, so that it says so only once.
+    /// Set after the log has said that too many sessions are open to show all of them, so that it says so only once.
     said_too_many: AtomicBool,
 }
 
@@ -145,15 +144,16 @@ pub(crate) struct SessionDialogue {
     state: ShownState,
     /// Number of lines of the session so far, including lines that were not shown, to enforce `MAX_LINES`.
     lines: usize,
-    /// Text that the current call adds to the log. It is empty between calls, and keeps its memory for the next call.
+    /// Lines that the current call of a method, such as `client`, adds to the log. The text is empty between calls, and
+    /// keeps its memory for the next call.
     text: String,
 }
 
 enum ShownState {
-    /// No filter has selected the session yet. Holds its lines, because a later line may select the session.
+    /// No filter matches the session yet. The log holds the lines, because a later MAIL or RCPT may match a filter.
     Held(HeldLines),
     Shown,
-    /// The session was selected after the limit of shown sessions was reached, so it is not shown.
+    /// A filter matches the session, but `MAX_SESSIONS` sessions were already shown, so the log drops its lines.
     Dropped,
 }
 
@@ -161,7 +161,7 @@ enum ShownState {
 struct HeldLines {
     lines: Vec<(Duration, String)>,
     bytes: usize,
-    /// Number of lines that were dropped after the held lines, because they would have exceeded `MAX_HELD_BYTES`.
+    /// Number of lines that were dropped: the first line that would have exceeded `MAX_HELD_BYTES`, and all later ones.
     dropped: usize,
 }
 
@@ -192,8 +192,8 @@ impl SessionDialogue {
         self.add();
     }
 
-    /// Shows the address of the client, or of the real client that a proxy has named. Selects the session if a filter
-    /// wants this address.
+    /// Shows the address of the client, or of the real client that a proxy has named. If a filter matches this address,
+    /// the log shows the whole session.
     pub(crate) fn client_is(&mut self, role: &str, client: SocketAddr) {
         if self.log.filters.iter().any(|filter| filter.wants_client(client.ip())) {
             self.choose();
@@ -220,7 +220,7 @@ impl SessionDialogue {
         });
     }
 
-    /// Selects the session: shows the lines that were held, and from now on every new line.
+    /// Shows the lines of the session that were held until now, and every line from now on.
     fn choose(&mut self) {
         let ShownState::Held(held) = &mut self.state else { return };
         let held = std::mem::take(held);
@@ -385,7 +385,7 @@ mod tests {
         drop(open);
         for _ in 0..100 {
             long.client(format!("NOOP {}\r\n", "x".repeat(900)).as_bytes());
-            // A short line would still fit after the long line no longer does, but must be left out too.
+            // This line would fit after the dropped long line, but is dropped, too, so that the log has only one gap.
             long.client(b"NOOP\r\n");
         }
         let ShownState::Held(held) = &long.state else { panic!("nobody wants it") };
@@ -393,7 +393,8 @@ mod tests {
         transaction(&mut long, "a@wanted", "b@c");
         let lines = written.take();
         let gap = lines.iter().position(|(_, line)| line.ends_with(" lines are left out here")).expect("a gap");
-        // Besides the 200 commands, the client's address and the greeting count as lines.
+        // Before MAIL, the session has 202 lines: the client's address, 200 commands and the greeting. The log shows
+        // the first `gap` lines, and its notice must count all other lines up to MAIL.
         let left_out = 1 + 200 + 1 - gap;
         assert_eq!(lines[gap].1, format!("=== {left_out} lines are left out here"));
         assert_eq!(lines[gap + 1].1, " -> MAIL FROM:<a@wanted> SIZE=5");

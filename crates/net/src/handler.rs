@@ -1,6 +1,6 @@
-//! The trait that an embedding program implements. Each session has a handler of its own. By
-//! default, every command is accepted and nobody can log in (AUTH, XCLIENT). Only the answer to a
-//! message has no default, because it decides who is responsible for the message.
+//! [`Handler`], the trait with which an embedding program answers the commands of clients. Each session has its own
+//! handler. By default, every command is accepted and nobody can log in (AUTH, XCLIENT). Only the answer to a message
+//! has no default, because it decides who is responsible for the message.
 use crate::tls::Handshake;
 use mailrun_smtp::Path;
 use mailrun_smtp::command::{Hello, Mail, Recipient};
@@ -29,10 +29,10 @@ pub enum Answer {
     Yes,
     /// Send this reply. 4xx and 5xx refuse, and 421 ends the session.
     Reply(Reply),
-    /// Wait for the answer of this future, and read nothing until it has arrived.
+    /// Use the answer that this future returns. The session reads nothing from the client until the future is ready.
     Later(Pin<Box<dyn Future<Output = Answer>>>),
-    /// The secret that [`Handler::look_up`] was asked for. `None` means that the user name is unknown. If a handler
-    /// gives this answer to any other question, the server closes the connection.
+    /// The answer of [`Handler::look_up`]: the user's secret, or `None` if the user name is unknown. If another method
+    /// of the handler returns this, the server closes the connection.
     Secret(Option<Secret>),
     /// Close the connection after this last reply, or without a reply, to simulate a failing server.
     HangUp(Option<Reply>),
@@ -47,8 +47,7 @@ pub enum ReadLimit {
     All,
     /// Read at most this number of bytes. Zero counts as one.
     AtMost(usize),
-    /// Read nothing before this time, so that the buffers of the connection fill up until the client cannot send any
-    /// more.
+    /// Read nothing before this time. This slows the client down, because the buffers of the connection fill up.
     NotBefore(Duration),
     /// Read nothing more, and end the session. The answer must be [`Answer::HangUp`] or [`Answer::Reset`]. Any other
     /// answer counts as [`Answer::HangUp`] without a reply.
@@ -56,20 +55,20 @@ pub enum ReadLimit {
 }
 
 impl Answer {
-    /// Makes an answer that takes time, for example because it needs a disk, a directory or a policy service. The
-    /// future returns `None` for the usual reply. The worker polls it, and is not a tokio runtime. Work that needs
-    /// tokio must be spawned on such a runtime, and the future can await its handle.
+    /// Makes an [`Answer::Later`], for a decision that needs a disk, a directory or a policy service. The future
+    /// returns `None` for the usual reply. The worker polls the future outside of any tokio runtime. Work that needs
+    /// tokio must be spawned on a tokio runtime, and the future can await its handle.
     pub fn later(answer: impl Future<Output = Option<Reply>> + 'static) -> Self {
         Self::eventually(async { answer.await.map_or(Self::Yes, Self::Reply) })
     }
 
-    /// Like [`Answer::later`], but the future may also return an answer that is no reply, such as [`Answer::Reset`].
+    /// Makes an [`Answer::Later`] from a future that returns any answer, such as [`Answer::Reset`], and not only a
+    /// [`Reply`].
     pub fn eventually(answer: impl Future<Output = Self> + 'static) -> Self {
         Self::Later(Box::pin(answer))
     }
 
-    /// Makes an answer from a code and a text, for example 452 and `4.3.1 Nothing can be stored
-    /// here`.
+    /// Makes an answer from a code and a text, for example 452 and `4.3.1 Nothing can be stored here`.
     pub fn reply(code: u16, text: &str) -> Self {
         Self::Reply(Reply::new(code, text))
     }
@@ -112,10 +111,10 @@ pub enum LoginOutcome {
     Failed,
 }
 
-/// Decisions about one session. The argument `now` of its methods is the time ([`crate::clock::now`]) of the read that
-/// brought the command.
+/// Decides about the commands and messages of one session. The argument `now` is the time ([`crate::clock::now`]) of
+/// the read that brought the command.
 pub trait Handler: 'static {
-    /// Decides about a new connection. The server sends the answer as its greeting.
+    /// Accepts or refuses a new connection. The server sends the answer as its greeting.
     fn connect(&mut self, now: Duration) -> Answer {
         let _ = now;
         Answer::Yes
@@ -139,8 +138,8 @@ pub trait Handler: 'static {
         Answer::Yes
     }
 
-    /// Decides about RCPT with the sender's requests for notifications (RFC 3461). A handler that
-    /// needs these implements this method instead of [`Handler::recipient`].
+    /// Accepts or refuses the recipient of an RCPT. A handler implements this method instead of [`Handler::recipient`]
+    /// if it needs the sender's requests for notifications (RFC 3461).
     fn recipient_with(&mut self, recipient: &Recipient<'_>) -> Answer {
         self.recipient(&recipient.path)
     }
@@ -155,20 +154,20 @@ pub trait Handler: 'static {
         let _ = block;
     }
 
-    /// Decides about a complete message of `bytes` bytes. A positive answer takes responsibility
-    /// for the message (RFC 5321 §6.1). For this reason there is no default: a handler that keeps
-    /// no messages must say so.
+    /// Accepts or refuses a complete message, whose content had `bytes` bytes. A positive answer takes responsibility
+    /// for the message (RFC 5321 §6.1). For this reason there is no default: a handler that keeps no messages must say
+    /// so.
     fn message(&mut self, bytes: u64, now: Duration) -> Answer;
 
-    /// Returns the result of the message for one recipient in LMTP. `recipient` is its position among the accepted
-    /// recipients, from 0. The session asks this only if [`Handler::message`] answered [`Answer::Yes`], because any
-    /// other reply to the message counts for all recipients.
+    /// Returns the result of the message for one recipient in LMTP. `recipient` counts the accepted recipients from 0.
+    /// Called only if [`Handler::message`] answered [`Answer::Yes`]. After any other answer, the session sends the same
+    /// reply for each recipient.
     fn delivery(&mut self, recipient: u32, now: Duration) -> Answer {
         let _ = (recipient, now);
         Answer::Yes
     }
 
-    /// Decides about STARTTLS, if the server offers it.
+    /// Accepts or refuses STARTTLS. Called only if the server offers STARTTLS.
     fn start_tls(&mut self) -> Answer {
         Answer::Yes
     }
@@ -214,16 +213,16 @@ pub trait Handler: 'static {
         None
     }
 
-    /// Like [`Handler::secret`], but for a handler that needs time or rejects the login. The answer
-    /// is [`Answer::Secret`] or any reply. [`Answer::Yes`] does not answer this question, so the
-    /// client gets 454.
+    /// Looks up the secret of a user. A handler implements this instead of [`Handler::secret`] if the look-up takes
+    /// time, or may reject the login. The answer is [`Answer::Secret`] or any reply. After [`Answer::Yes`], which
+    /// contains no secret, the client gets 454.
     fn look_up(&mut self, auth: &Auth<'_>) -> Answer {
         Answer::Secret(self.secret(auth))
     }
 
-    /// Decides whether the client's proof may be checked. The session asks this only with SCRAM-SHA-256, in which the
-    /// proof arrives after the secret was looked up. With other mechanisms, the proof is checked as soon as
-    /// [`Handler::login`] or [`Handler::look_up`] has answered.
+    /// Decides whether the session checks the client's proof of identity, or rejects the login with the returned reply.
+    /// Called only for SCRAM-SHA-256, in which the proof arrives after [`Handler::look_up`] has answered. With other
+    /// mechanisms, the proof is checked as soon as [`Handler::login`] or [`Handler::look_up`] has answered.
     fn proof(&mut self, auth: &Auth<'_>) -> Answer {
         let _ = auth;
         Answer::Yes
@@ -234,8 +233,8 @@ pub trait Handler: 'static {
         let _ = outcome;
     }
 
-    /// Decides about XCLIENT, if the server offers it. XCLIENT names the real client, and may say that the client has
-    /// logged in. By default, XCLIENT is refused with 550.
+    /// Accepts or refuses XCLIENT, with which a proxy names the real client, and may say that this client has logged
+    /// in. Called only if the server offers XCLIENT. By default, XCLIENT is refused with 550.
     fn xclient(&mut self, xclient: &Xclient<'_>) -> Answer {
         let _ = xclient;
         Answer::Reply(ReplyReason::XclientNotPermitted.reply().clone())
@@ -248,12 +247,12 @@ pub trait Handler: 'static {
         Answer::Yes
     }
 
-    /// Decides about RSET. If the answer accepts RSET, the session then calls [`Handler::reset`].
+    /// Decides about RSET, which ends the transaction. After an accepted RSET, the session calls [`Handler::reset`].
     fn rset(&mut self) -> Answer {
         Answer::Yes
     }
 
-    /// Decides about NOOP, whose only effect is the reply.
+    /// Answers NOOP. The command has no effect other than this reply.
     fn noop(&mut self) -> Answer {
         Answer::Yes
     }
@@ -275,7 +274,7 @@ pub trait Handler: 'static {
         let _ = reason;
     }
 
-    /// Reports that the session ended because of the client, for example because it spoke another protocol, made too
+    /// Reports that the server gave up on the client, for example because the client spoke another protocol, made too
     /// many errors, or sent too many commands without mail. Only [`Handler::disconnect`] is called after this.
     fn gave_up(&mut self, reason: ReplyReason) {
         let _ = reason;
@@ -290,7 +289,7 @@ pub trait Handler: 'static {
 /// Creates a handler for each session of a worker, and holds the worker's state. Each worker makes its service on its
 /// own thread, so the service needs no locks.
 pub trait Service: 'static {
-    /// Decides about the commands of one session.
+    /// Type of the handlers that [`Service::session`] makes.
     type Handler: Handler;
     /// Makes the handler for a client that has connected.
     fn session(&self, peer: Peer) -> Self::Handler;
@@ -310,8 +309,8 @@ pub trait Service: 'static {
     fn tick(&self, now: Duration) {
         let _ = now;
     }
-    /// Does the worker's final work when the server stops. The worker's tasks run until this future is ready, so it can
-    /// wait for them.
+    /// Called when the server stops, for work that must be done before the worker ends. The worker's tasks run until
+    /// this future is ready, so the future can wait for them.
     fn drain(&self) -> impl Future<Output = ()> {
         std::future::ready(())
     }

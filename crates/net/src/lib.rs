@@ -22,8 +22,7 @@
 //!
 //! - [`Server::for_messages`] with a closure or a [`MessageHandler`] receives whole messages within
 //!   a memory limit.
-//! - [`Server::new`] with a [`Handler`] for each session decides at each command, and receives a
-//!   message in pieces.
+//! - [`Server::new`] takes a [`Handler`] for each session, which answers each command and receives a message in pieces.
 //! - [`Client::builder`] offers STARTTLS, implicit TLS and AUTH. [`AsyncClient`] can be used in a
 //!   handler's answers.
 //!

@@ -49,8 +49,8 @@ pub struct ReceivedMessage {
     pub content: Vec<u8>,
 }
 
-/// Decisions of an embedding program about whole messages. Every closure `FnMut(ReceivedMessage) -> Answer` implements
-/// this trait.
+/// Lets an embedding program accept or refuse recipients, logins and whole messages. Every closure
+/// `FnMut(ReceivedMessage) -> Answer` implements this trait.
 ///
 /// ```
 /// use mailrun_net::{Answer, ReceivedMessage, Server};
@@ -65,14 +65,12 @@ pub struct ReceivedMessage {
 /// # }
 /// ```
 pub trait MessageHandler: 'static {
-    /// Decides about a complete message. A positive answer takes responsibility for the message
-    /// (RFC 5321 §6.1), so the handler must first put it where it cannot be lost. If that takes
-    /// time, use [`Answer::later`].
+    /// Accepts or refuses a complete message. A positive answer takes responsibility for the message (RFC 5321 §6.1),
+    /// so the handler must first put it where it cannot be lost. If that takes time, use [`Answer::later`].
     fn handle_message(&mut self, message: ReceivedMessage) -> Answer;
 
-    /// Decides about a recipient (RCPT). `message` has the client, the user, the sender and the
-    /// recipients so far. The default accepts everybody, which is safe only for a server that does
-    /// not deliver to other hosts.
+    /// Decides about a recipient (RCPT). `message` has the client, the user, the sender and the recipients so far. The
+    /// default accepts everybody, which is safe only for a server that does not deliver to other hosts.
     fn handle_recipient(&mut self, message: &ReceivedMessage, recipient: &Path<'_>) -> Answer {
         let _ = (message, recipient);
         Answer::Yes
@@ -100,7 +98,7 @@ pub struct MessageService<H> {
 }
 
 impl<H: MessageHandler + Clone> MessageService<H> {
-    /// Creates a service in which all messages that are being received share the budget.
+    /// Creates a service whose sessions take the memory for messages from this budget.
     pub fn new(handler: H, budget: BufferBudget) -> Self {
         Self { handler, budget }
     }
@@ -140,8 +138,8 @@ impl BufferBudget {
     }
 
     fn try_take(&self, bytes: usize) -> bool {
-        // Take the bytes first, and give them back if they exceed the limit: after a check in advance, another worker
-        // could take the last bytes.
+        // Several workers share `used`, so add the bytes first, and subtract them again if the limit is exceeded. If
+        // the limit were checked first, another worker could take the last bytes before the addition.
         let before = self.used.fetch_add(bytes, Ordering::Relaxed);
         let has_room = before.checked_add(bytes).is_some_and(|after| after <= self.limit);
         if !has_room {
@@ -180,8 +178,8 @@ impl ContentBuffer {
         Self { content: Vec::new(), share: BufferShare { budget, bytes: 0 }, is_short: false }
     }
 
-    /// Appends a block to the content. If the budget has no memory for it, drops the content, and the message gets 452
-    /// at its end.
+    /// Appends bytes to the message's content. If the budget has no memory for them, drops the whole content, and the
+    /// client gets 452 at the end of the message.
     fn append(&mut self, block: &[u8]) {
         if self.is_short {
             return;
@@ -200,8 +198,8 @@ impl ContentBuffer {
         self.content.extend_from_slice(block);
     }
 
-    /// Removes and returns the content and its share of the budget. The caller must keep the share while the handler
-    /// holds the content.
+    /// Removes and returns the content, with its share of the budget. The caller must keep the share as long as the
+    /// handler holds the content, because dropping the share returns the bytes to the budget.
     fn take(&mut self) -> (Vec<u8>, BufferShare) {
         let empty = Self::new(self.share.budget.clone());
         let Self { content, share, .. } = std::mem::replace(self, empty);
@@ -220,9 +218,10 @@ pub struct BufferingHandler<H> {
     /// Message so far, except its content, which is in `buffer`.
     message: ReceivedMessage,
     buffer: ContentBuffer,
-    /// Recipient that an [`Answer::Later`] has accepted. The next RCPT or DATA adds it to `message`.
+    /// Recipient that was accepted after the session had waited for an [`Answer::Later`]. The next RCPT or DATA adds it
+    /// to `message`.
     late_recipient: Rc<RefCell<Option<String>>>,
-    /// User name of a login whose result is not known yet.
+    /// User name of a login that is still being decided.
     candidate: Option<String>,
 }
 
@@ -251,13 +250,15 @@ impl<H: MessageHandler> BufferingHandler<H> {
         self.buffer.clear();
     }
 
-    /// Adds the recipient that an [`Answer::Later`] has accepted since the last command, if there is one.
+    /// Adds the recipient of the last RCPT to the message if the session waited for an [`Answer::Later`] that has
+    /// accepted it.
     fn settle_recipient(&mut self) {
         self.message.recipients.extend(self.late_recipient.take());
     }
 }
 
-/// Returns true if the answer accepts. An answer that takes time has not accepted yet.
+/// Returns true for [`Answer::Yes`] and for a positive reply. [`Answer::Later`] counts as false, because its result is
+/// not known yet.
 fn accepts(answer: &Answer) -> bool {
     match answer {
         Answer::Yes => true,
@@ -266,7 +267,8 @@ fn accepts(answer: &Answer) -> bool {
     }
 }
 
-/// Waits until an [`Answer::Later`] has become another kind of answer, and returns that answer.
+/// Waits until the answer is no [`Answer::Later`]. The loop is needed because a future may return an [`Answer::Later`]
+/// again.
 async fn awaited(mut answer: Answer) -> Answer {
     while let Answer::Later(later) = answer {
         answer = later.await;
@@ -412,8 +414,8 @@ mod tests {
     }
 
     proptest! {
-        /// A buffer must contain all blocks since it was cleared, or nothing if the budget had no room for them. The
-        /// bytes that it has taken from the budget must cover its memory.
+        /// If the budget had room for all blocks since the buffer was last cleared, the buffer must contain them, and
+        /// otherwise nothing. It must never allocate more bytes than it has reserved in the budget.
         #[test]
         fn memory_is_charged_before_it_is_taken(
             limit in 0..40_000_usize,

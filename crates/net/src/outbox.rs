@@ -1,4 +1,4 @@
-//! Output that waits to be written. It consists of bytes and at most one long message body, which is not copied.
+//! Output that waits to be written: bytes and at most one long message body, which is shared instead of copied.
 use crate::stream::Stream;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
@@ -93,7 +93,7 @@ impl Outbox {
     /// Writes as much as the connection accepts. Returns true if everything was written, so that the outbox is empty.
     ///
     /// # Errors
-    /// Fails with the error of `writev`, except that `WouldBlock` only makes the method return `false`.
+    /// Fails with the error of `writev`. Returns `false` instead of the error `WouldBlock`.
     pub fn write_to(&mut self, stream: &mut Stream) -> io::Result<bool> {
         let total = self.bytes.len() + self.body.as_ref().map_or(0, |body| body.length);
         while self.written < total {

@@ -1,4 +1,4 @@
-//! Reads the PROXY header before the first byte of a session.
+//! Reads the PROXY header, in which a proxy names the real client, at the beginning of a connection.
 use mailrun_eventloop::Socket;
 use mailrun_smtp::proxy::{self, MAX_V1_BYTES, ProxyHeader, ProxyHeaderError};
 use std::future::poll_fn;

@@ -8,9 +8,9 @@ use std::sync::{Mutex, MutexGuard};
 /// A map that forgets keys which were not used recently. It holds at least the last `capacity / 2`
 /// keys that were used, and at most `capacity` keys.
 ///
-/// Keys live in two generations. A key that is used moves to the younger generation. When the
-/// younger generation is full, it replaces the older one, whose keys are dropped. So each use costs
-/// one or two look-ups, and nothing has to be sorted or searched.
+/// The keys are divided into an older and a younger generation. A key that is used moves to the younger generation.
+/// When the younger generation is full, the map drops the older generation, and the full generation becomes the older
+/// one. Thus each use costs one or two look-ups, and the map never searches for the oldest key.
 #[derive(Debug)]
 pub struct RecentMap<K, V> {
     young: HashMap<K, V>,
@@ -24,7 +24,7 @@ impl<K: Hash + Eq, V> RecentMap<K, V> {
         Self { young: HashMap::new(), old: HashMap::new(), generation: (capacity / 2).max(1) }
     }
 
-    /// Returns the value of a key, which then counts as used.
+    /// Returns the value of a key, and marks the key as used.
     pub fn get_mut(&mut self, key: &K) -> Option<&mut V> {
         if !self.young.contains_key(key) {
             let (key, value) = self.old.remove_entry(key)?;
@@ -33,18 +33,18 @@ impl<K: Hash + Eq, V> RecentMap<K, V> {
         self.young.get_mut(key)
     }
 
-    /// Returns the value of a key, which then counts as used. Creates the value with `make` if the key is unknown.
+    /// Returns the value of a key, and marks the key as used. If the map lacks the key, creates its value with `make`.
     pub fn get_or_insert_with(&mut self, key: K, make: impl FnOnce() -> V) -> &mut V {
         if !self.young.contains_key(&key) {
             let value = self.old.remove(&key).unwrap_or_else(make);
             self.make_room();
             return self.young.entry(key).or_insert(value);
         }
-        // Only a known key gets here, so this call never uses `make`.
+        // `young` contains the key here, so this call only returns the value and never calls `make`.
         self.young.entry(key).or_insert_with(make)
     }
 
-    /// Sets the value of a key, which then counts as used. May forget other keys, to make room.
+    /// Sets the value of a key, and marks the key as used. May forget other keys, to make room.
     pub fn insert(&mut self, key: K, value: V) {
         self.old.remove(&key);
         if !self.young.contains_key(&key) {
@@ -68,7 +68,7 @@ impl<K: Hash + Eq, V> RecentMap<K, V> {
         self.len() == 0
     }
 
-    /// Makes room for another key in the younger generation. If that is full, forgets the keys of the older generation.
+    /// Makes room in `young` for a key. If `young` is full, forgets the keys in `old`, and makes `young` the new `old`.
     fn make_room(&mut self) {
         if self.young.len() >= self.generation {
             self.old = std::mem::take(&mut self.young);
@@ -79,8 +79,8 @@ impl<K: Hash + Eq, V> RecentMap<K, V> {
 /// Number of shards, which exceeds the usual number of workers, so that two workers rarely wait for the same lock.
 const SHARDS: usize = 64;
 
-/// Tables that divide keys among themselves by hash, each with its own lock. The hash has a random
-/// key, so that clients cannot choose keys that all go to one table.
+/// Several tables, each with its own lock. The hash of a key decides to which table it belongs. The hash function has a
+/// random seed, so that clients cannot choose keys that all go to one table.
 #[derive(Debug)]
 pub struct Shards<T> {
     shards: Box<[Mutex<T>]>,
@@ -88,21 +88,22 @@ pub struct Shards<T> {
 }
 
 impl<T> Shards<T> {
-    /// Creates the tables with `make`, which gets each table's share of the capacity.
+    /// Creates 64 tables, whose capacities add up to at least `capacity`. `make` gets the capacity of one table.
     pub fn new(capacity: usize, make: impl Fn(usize) -> T) -> Self {
         let share = capacity.div_ceil(SHARDS);
         let shards = (0..SHARDS).map(|_| Mutex::new(make(share))).collect();
         Self { shards, hasher: RandomState::new() }
     }
 
-    /// Locks and returns the table that is responsible for the key.
+    /// Locks and returns the table to which the key belongs.
     pub fn lock(&self, key: &impl Hash) -> MutexGuard<'_, T> {
         let number = self.hasher.hash_one(key) as usize % self.shards.len();
-        // Use the table even after a thread has panicked with the lock: at worst, one counter is off by one.
+        // Use the table even if a thread has panicked while it held the lock, because at worst, one counter is off by
+        // one.
         lock(&self.shards[number])
     }
 
-    /// Locks and returns all tables, one after the other.
+    /// Returns all tables one after the other. Each is locked when the iterator reaches it.
     pub fn iter(&self) -> impl Iterator<Item = MutexGuard<'_, T>> {
         self.shards.iter().map(lock)
     }
@@ -128,14 +129,15 @@ mod tests {
     }
 
     proptest! {
-        /// Compares the map with a list in order of use. The latest half of the capacity must be
-        /// there with its values, and the map must not exceed its capacity.
+        /// Makes random calls, and keeps a list of the keys in the order of their last use. The map must hold the
+        /// latest `capacity / 2` keys of the list with their values, and at most `capacity` keys.
         #[test]
         fn the_latest_keys_are_held(
             capacity in 2..40_usize, steps in prop::collection::vec((0..60_u8, 0..4_u8), 0..400)
         ) {
             let mut map = RecentMap::new(capacity);
-            // A removed key leaves `None` in the list, because its removal still counts as a use.
+            // A removed key leaves `None` in the list and still counts as one of the latest keys. The map may have
+            // dropped an older key to make room for it.
             let mut used: VecDeque<Option<(u8, usize)>> = VecDeque::new();
             for (number, (key, what)) in steps.into_iter().enumerate() {
                 let at = used.iter().position(|one| one.is_some_and(|(one, _)| one == key));

@@ -26,12 +26,11 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 const TICK_INTERVAL: Duration = Duration::from_millis(250);
-/// Time that sessions have to send QUIT after the stop was requested. Sessions that are still open then get 421.
+/// Time that clients have to send QUIT after the stop was requested. Sessions that are still open then get 421.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(300);
-/// Time that handlers have after the stop was requested to decide about messages that have arrived completely. A client
-/// that gets 421 instead of 250 sends its message again, so a message that is stored nevertheless would be a duplicate.
+/// Time that handlers have, after the stop was requested, to decide about messages that have arrived completely.
+/// Without it, a client could get 421 although the handler stores its message, and would send the message again.
 const DECISION_TIMEOUT: Duration = Duration::from_secs(10);
-/// Interval at which a stopping server checks whether its sessions still need time.
 const DRAIN_POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Pause after a failed accept. Without it, a worker that has no more file descriptors would try again in a busy loop.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(20);
@@ -72,10 +71,9 @@ pub struct Server<S, M> {
 }
 
 impl Server<(), ()> {
-    /// Creates a server that gives whole messages to `handler`. Each session gets a clone of the
-    /// handler. A message may have at most 32 MiB ([`Server::limits`]), and all messages that are
-    /// being received at a time 512 MiB ([`BufferBudget`]). DSN is not offered, because the handler
-    /// does not see requests for notifications.
+    /// Creates a server that gives whole messages to `handler`. Each session gets a clone of the handler. A message may
+    /// have at most 32 MiB ([`Server::limits`]), and all messages that are being received at a time 512 MiB
+    /// ([`BufferBudget`]). DSN is not offered, because the handler does not see requests for notifications.
     pub fn for_messages<H: MessageHandler + Clone + Send>(
         handler: H,
     ) -> Server<MessageService<H>, impl Fn() -> MessageService<H> + Clone + Send + 'static> {
@@ -87,7 +85,8 @@ impl Server<(), ()> {
 }
 
 impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
-    /// Creates a server. Each worker calls `make` once on its own thread, to get its service.
+    /// Creates a server with default settings, which the methods below change. Each worker calls `make` once on its own
+    /// thread, to get its service.
     pub fn new(make: M) -> Self {
         Self {
             make,
@@ -141,8 +140,7 @@ impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
         self.clients(Arc::new(Clients::new(limits)))
     }
 
-    /// Sets limits whose counts several servers share, so that a client cannot use the allowance at
-    /// each of them.
+    /// Sets limits that several servers share, so that a client does not have a full allowance at each server.
     #[must_use]
     pub fn clients(mut self, clients: Arc<Clients>) -> Self {
         self.clients = clients;
@@ -165,8 +163,9 @@ impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
     }
 
     /// Sets whether the workers share the process's table of file descriptors. [`FdTable::Private`] is faster, and
-    /// suits programs that only run a server. With it, the listening socket stays open until the process ends, and
-    /// handlers must not use descriptors that another thread opens after the server was started.
+    /// suits programs that only run a server. With [`FdTable::Private`], the listening socket stays open until the
+    /// process ends. Handlers must not use descriptors that another thread opens after the server was started, because
+    /// the workers do not see them.
     #[must_use]
     pub fn fd_table(mut self, files: FdTable) -> Self {
         self.worker_options.fd_table = files;
@@ -212,7 +211,7 @@ impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
         })
     }
 
-    /// Listens at a TCP address and serves. All workers are listening when this returns.
+    /// Listens at a TCP address, and starts the workers. All of them accept clients when this returns.
     ///
     /// # Errors
     /// Fails if the server cannot listen at the address, or if a worker cannot be started.
@@ -278,8 +277,7 @@ impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
     }
 }
 
-/// Returns the reason why a worker ended before it was listening. Usually the process has no more
-/// file descriptors.
+/// Returns the reason why a worker ended before it was listening, which usually is a lack of file descriptors.
 fn startup_error(worker: WorkerHandle) -> io::Error {
     match worker.join() {
         Ok(Err(error) | Ok(Err(error))) => error,
@@ -287,11 +285,11 @@ fn startup_error(worker: WorkerHandle) -> io::Error {
     }
 }
 
-/// Thread of a worker. The outer result is an error if the event loop failed, and the inner result if the worker could
-/// not listen.
+/// Join handle of a worker's thread. The outer result is an error if the event loop failed, and the inner result if the
+/// worker could not listen.
 type WorkerHandle = JoinHandle<io::Result<io::Result<()>>>;
 
-/// Owner of the listening socket. The owner removes the socket's path when the server ends.
+/// Owner of the listening socket, who removes the path of a unix-domain socket when the server ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SocketOwner {
     Server,
@@ -308,14 +306,12 @@ pub struct RunningServer {
 }
 
 impl RunningServer {
-    /// Returns the endpoint at which the server listens, with the port that the kernel chose for
-    /// port 0.
+    /// Returns the endpoint at which the server listens, with the port that the kernel chose for port 0.
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
 
-    /// Returns the address at which the server listens. For a unix-domain socket, this is
-    /// `0.0.0.0:0`.
+    /// Returns the address at which the server listens. For a unix-domain socket, this is `0.0.0.0:0`.
     pub fn address(&self) -> SocketAddr {
         self.endpoint.address()
     }
@@ -328,8 +324,8 @@ impl RunningServer {
     }
 
     /// Stops the server and waits for its workers. They accept no more connections, and give the sessions 300 ms to end
-    /// by themselves. If a handler is deciding about a message then ([`Answer::Later`](crate::Answer::Later)), its worker
-    /// waits for the answer until 10 s after the stop. The sessions that are left get 421.
+    /// by themselves. If a handler is still deciding about a message ([`Answer::Later`](crate::Answer::Later)), its
+    /// worker waits for the answer until 10 s after the stop. All remaining sessions get 421.
     pub fn stop(self) {
         self.begin_stop();
         self.wait();
@@ -373,7 +369,7 @@ async fn serve<S: Service>(
 ) -> io::Result<()> {
     let service = Rc::new(make());
     let acceptor = Acceptor::new(listener)?;
-    // Ignore an error, because the starting thread may have given up after another worker failed.
+    // Ignore an error, which means that another worker failed and the starting thread no longer waits.
     let _ = begun.send(());
     let sessions = Rc::new(WorkerSessions::default());
     tokio::select! {
@@ -445,7 +441,7 @@ async fn accept<S: Service>(
                     dialogue.server(reply.wire());
                     dialogue.closed(CloseReason::HungUp);
                 }
-                // Ignore an error, because the client also notices that the connection is closed.
+                // Ignore an error, because even without the reply, the client notices that the connection is closed.
                 let _ = send(&descriptor, reply.wire(), SendFlags::NOSIGNAL);
                 continue;
             }
@@ -457,7 +453,7 @@ async fn accept<S: Service>(
         let proxied = place.proxied;
         let admit_named = Rc::clone(&admit_named);
         worker::spawn_local(async move {
-            // If no descriptor is left to watch the connection, close it immediately.
+            // If epoll cannot watch the connection, close it immediately.
             if let Ok(socket) = Socket::from_accepted(descriptor) {
                 let session =
                     ServerSession::new(socket.into(), handler, settings, security, worker_buffers, admit_named, slot);

@@ -1,5 +1,5 @@
-//! Drives a server session over its connection. Asks the [`Handler`] for every decision, and the `smtp` crate for the
-//! protocol.
+//! Drives a server session over its connection. The [`Handler`] makes all decisions, and the `smtp` crate implements
+//! the protocol.
 use crate::client_limits::{Admission, ClientLimit};
 use crate::dialogue_log::SessionDialogue;
 use crate::handler::{Answer, CloseReason, Handler, LoginOutcome, ReadLimit};
@@ -24,11 +24,9 @@ use std::sync::Arc;
 use std::task::{Poll, ready};
 use std::time::Duration;
 
-/// Permission for a client to connect, which is `None` if the client has no limits. The error is
-/// the limit that the client has exceeded.
+/// Tells whether a client may connect. `Ok(None)` is a client without limits, and `Err` is an exceeded limit.
 pub(crate) type ClientAdmission = Result<Option<Admission>, ClientLimit>;
 
-/// Decides whether a client may connect. All sessions of a worker share it.
 pub(crate) type AdmitClient = Rc<dyn Fn(IpAddr) -> ClientAdmission>;
 
 /// Longest wait for the client to close the connection after the last reply. A client that reads
@@ -37,8 +35,8 @@ const LINGER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum number of bytes that the server reads and drops between its last reply and the client's close. 16 MiB covers
 /// the buffers of both ends.
 const MAX_LINGER_BYTES: usize = 16 << 20;
-/// Maximum number of bytes of one read outside of a message. Commands that were read stay in the session's memory while
-/// the answer to an earlier command is pending, and this memory belongs to no budget.
+/// Maximum number of bytes of one read outside of a message. The limit is low, because pipelined commands that wait for
+/// the answer to an earlier command are stored in memory that no budget limits.
 const COMMAND_READ_BYTES: usize = 8 * 1024;
 
 type PendingAnswer = Pin<Box<dyn Future<Output = Answer>>>;
@@ -50,17 +48,17 @@ pub(crate) struct ServerSession<H: Handler> {
     handler: H,
     worker_buffers: WorkerBuffers,
     timer: Timer,
-    /// Set while the handler decides about RSET or EHLO. If the handler accepts the command, the transaction is over.
+    /// Set while the handler decides about RSET or EHLO, which end the transaction if they are accepted.
     resets: bool,
     /// Set while the handler decides about a message, or in LMTP about one of its recipients.
     decides_message: bool,
-    /// Client that XCLIENT names, while the handler decides about the command.
+    /// Client that an XCLIENT command names, until the handler has accepted or refused the command.
     named_client: Option<ClientAddress>,
-    /// Input after a command whose answer is pending. It is handled when the answer has arrived.
+    /// Input after a command that the handler has not answered yet. Processed when the answer has arrived.
     backlog: Vec<u8>,
     unsent: Vec<u8>,
     close_reason: Option<CloseReason>,
-    /// Counts the client's connection and commands, or is `None` if the client has no limits.
+    /// Counts the client's connection and commands against its limits. `None` if the client has no limits.
     admission: Option<Admission>,
     admit: AdmitClient,
     slot: SessionSlot,
@@ -71,8 +69,8 @@ pub(crate) struct ServerSession<H: Handler> {
     idle_timeout: Duration,
     /// Time at which the server gives up on a client that does not read its replies.
     flushed_by: Option<Duration>,
-    /// Time of the last read, until the task sleeps. The check for a time-out uses it instead of reading the clock
-    /// again.
+    /// Time of the last read. Until the task sleeps, the check for a time-out uses this time, to save reading the
+    /// clock.
     now: Option<Duration>,
     dialogue: Option<Box<SessionDialogue>>,
 }
@@ -138,7 +136,7 @@ impl<H: Handler> ServerSession<H> {
         };
         self.notify_disconnect(reason);
         if reason == CloseReason::HungUp && !self.is_aborted {
-            // Boxed, because few sessions linger, and the future would make every session larger.
+            // Box the future, because otherwise every session would reserve memory for it, but few sessions linger.
             Box::pin(self.linger()).await;
         }
     }
@@ -209,8 +207,8 @@ impl<H: Handler> ServerSession<H> {
         if self.admission.is_some() { self.leave_reserved_slots() } else { Ok(()) }
     }
 
-    /// Refuses a client that is not exempt if only sessions for exempt clients are left. This must be checked again,
-    /// because the session was opened for the proxy, which may be exempt.
+    /// Refuses the current client, which is not exempt, if the remaining sessions are reserved for exempt clients. This
+    /// check comes late because only the proxy, which may be exempt, was known when the connection was accepted.
     fn leave_reserved_slots(&self) -> Result<(), &'static Reply> {
         if self.slot.suits(ClientClass::Limited) { Ok(()) } else { Err(ReplyReason::TooManySessions.reply()) }
     }
@@ -235,8 +233,7 @@ impl<H: Handler> ServerSession<H> {
         let now = clock::now();
         let greeting = self.handler.connect(now);
         let mut later = self.turn(|session, buffers| session.apply_answer(greeting, now, buffers.outbox.bytes()))?;
-        // A client that is refused at the greeting has sent nothing, so closing at once causes no
-        // reset.
+        // A client that is refused at the greeting has sent nothing, so closing at once causes no reset.
         self.is_aborted |= self.server.is_closed();
         loop {
             if let Some(answer) = later.take() {
@@ -257,9 +254,9 @@ impl<H: Handler> ServerSession<H> {
         }
     }
 
-    /// Waits for an answer that takes time. A stopping server waits with the session if the answer is about a message,
-    /// because the client would send the message again after 421. If the client is gone, it sends the message again in
-    /// any case.
+    /// Waits for the answer of an [`Answer::Later`]. If it decides about a message, a server that is stopping waits as
+    /// well, because a client that gets 421 instead sends the message again. A client that has disconnected sends the
+    /// message again anyway, so the server does not wait for its answer.
     async fn wait_for(&self, mut answer: PendingAnswer) -> Answer {
         let mut decision = self.decides_message.then(|| self.slot.begin_decision());
         poll_fn(|cx| {
@@ -294,8 +291,8 @@ impl<H: Handler> ServerSession<H> {
             Err(error) => {
                 self.handler.tls_failed(&error);
                 self.show_event("TLS failed: ", &error);
-                // Do not return a time-out, because the handler already knows the reason, and would count the time-out
-                // again when the session ends.
+                // Do not return the time-out itself: the handler already knows of it, and would count it again when the
+                // session ends.
                 Err(io::ErrorKind::ConnectionAborted.into())
             }
         }
@@ -436,8 +433,8 @@ impl<H: Handler> ServerSession<H> {
         None
     }
 
-    /// Admits the client that XCLIENT has named, if the handler has just accepted XCLIENT. Clients without a known
-    /// address have no limits, because they would share them, and one of them could use them up.
+    /// After the handler has accepted an XCLIENT, admits the client that it names. Clients without a known address have
+    /// no limits, because they would all share one allowance, and a single client could use it up.
     fn take_named_client(&mut self) -> Result<(), &'static Reply> {
         match self.named_client.take() {
             Some(ClientAddress::Known(address)) => self.admit_named(address),
@@ -449,8 +446,9 @@ impl<H: Handler> ServerSession<H> {
         }
     }
 
-    /// Lifts the rate limits if the client is logged in, which XCLIENT may have said just now. Tells the handler that
-    /// the transaction is over, if the handler has just accepted RSET or EHLO.
+    /// Applies the effects of a command that the handler has accepted. Lifts the rate limits if the client is now
+    /// logged in, for example because XCLIENT says so. Calls [`Handler::reset`] if the command was RSET or EHLO,
+    /// because these end the transaction.
     fn accepted(&mut self) {
         if let Some(admission) = self.admission.as_mut().filter(|_| self.server.is_authenticated()) {
             admission.waive_rates();
@@ -475,7 +473,8 @@ impl<H: Handler> ServerSession<H> {
         self.server.hang_up(final_reply.as_ref(), out);
     }
 
-    /// Replies with an answer that took time, and then handles the commands that were read before the answer arrived.
+    /// Applies the handler's answer for which the session waited, and then handles the commands that were read before
+    /// it arrived.
     fn resume(&mut self, answer: Answer, buffers: &mut IoBuffers) -> Option<PendingAnswer> {
         let now = clock::now();
         let out = buffers.outbox.bytes();
@@ -484,7 +483,8 @@ impl<H: Handler> ServerSession<H> {
         }
         let mut backlog = std::mem::take(&mut self.backlog);
         if self.slot.is_closing() {
-            // Drop the commands, but still process decisions about other recipients of a message in LMTP.
+            // The worker is stopping, so drop further commands. In LMTP, the call below still asks the handler about
+            // the message's other recipients, because each of them needs a reply.
             backlog.clear();
         }
         self.process_input(&backlog, now, out)
@@ -535,14 +535,13 @@ pub(crate) fn handshake_timeout(timeout: Duration) -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, format!("TLS: no handshake within {timeout:?}"))
 }
 
-/// Returns the rate limit against which an event counts, or `None` if no limit applies to it.
 fn limit_of(event: &Event<'_>) -> Option<ClientLimit> {
     match event {
         Event::Mail(_) => Some(ClientLimit::MessageRate),
         Event::Recipient(_) => Some(ClientLimit::RecipientRate),
         Event::StartTls => Some(ClientLimit::HandshakeRate),
         Event::Nonce => Some(ClientLimit::LoginRate),
-        // If the mechanism needs a nonce, `Event::Nonce` has already counted the login.
+        // A mechanism with a nonce has already caused an `Event::Nonce`, which has counted this login against the rate.
         Event::Auth(auth) if !auth.mechanism.needs_server_nonce() => Some(ClientLimit::LoginRate),
         _ => None,
     }
@@ -552,7 +551,8 @@ fn exceeded(admission: Option<&Admission>, limit: ClientLimit, now: Duration) ->
     admission?.take(limit, now).err().map(ClientLimit::reply)
 }
 
-/// Calls the handler's method for an event. If the event asks nothing, the caller ignores the answer.
+/// Asks the handler how to answer an event of the protocol. The caller ignores the answer to events that only report
+/// something, such as `Event::Block`.
 fn call_handler<H: Handler>(handler: &mut H, event: Event<'_>, now: Duration) -> Answer {
     match event {
         Event::Hello(kind, name) => handler.hello(kind, name),
@@ -591,8 +591,7 @@ fn call_handler<H: Handler>(handler: &mut H, event: Event<'_>, now: Duration) ->
 }
 
 impl<H: Handler> Drop for ServerSession<H> {
-    /// Sends the reply for a stopping server (RFC 5321 §3.8), because only a server that stops
-    /// drops a session before its end.
+    /// If the session has not ended, sends 421 (RFC 5321 §3.8), because only a stopping server drops such a session.
     fn drop(&mut self) {
         if self.close_reason.is_some() {
             return;
@@ -628,7 +627,6 @@ mod tests {
     use std::io::Write;
     use std::net::{TcpListener, TcpStream};
 
-    /// A handler that decides about MAIL at once or never, and remembers the longest block of the message.
     struct Undecided {
         decides: bool,
         longest_block: usize,

@@ -1,4 +1,4 @@
-//! Counts sessions, to limit the number of sessions of a server, and to let a worker that stops wait for its sessions.
+//! Counts sessions, so that a server can limit their number, and a stopping worker can wait for its sessions.
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -10,8 +10,8 @@ pub(crate) enum ClientClass {
     Limited,
 }
 
-/// Counts the sessions of all workers against one limit. The kernel may give one worker many more connections than
-/// another, so a share of the limit for each worker would refuse clients too early.
+/// Counts the sessions of all workers against one limit. With a separate limit for each worker, a server would refuse
+/// clients too early, because the kernel may give one worker many more connections than another.
 #[derive(Debug)]
 pub(crate) struct SessionSlots {
     open: AtomicUsize,
@@ -23,7 +23,8 @@ impl SessionSlots {
         Self { open: AtomicUsize::new(0), limit }
     }
 
-    /// Returns the limit for this class. The last quarter of the sessions is reserved for exempt clients.
+    /// Returns the number of open sessions up to which clients of this class are accepted. Only exempt clients may use
+    /// the last quarter of the sessions.
     fn limit(&self, client: ClientClass) -> usize {
         match client {
             ClientClass::Exempt => self.limit,
@@ -32,10 +33,11 @@ impl SessionSlots {
     }
 }
 
-/// Sessions of one worker. Each open session holds a reference, so the number of references tells whether any are open.
+/// State that a worker shares with its sessions. Each open session holds a reference, so the number of references tells
+/// whether sessions are open.
 #[derive(Debug, Default)]
 pub(crate) struct WorkerSessions {
-    /// Each session whose handler is deciding about a message holds a reference to this.
+    /// Counts the sessions whose handler is deciding about a message, because each of them holds a clone of this `Rc`.
     deciding: Rc<()>,
     is_closing: Cell<bool>,
 }
@@ -50,14 +52,13 @@ impl WorkerSessions {
         Rc::strong_count(&self.deciding) > 1
     }
 
-    /// Makes the sessions stop reading, so that no further message arrives while the worker waits
-    /// for decisions.
+    /// Makes the sessions stop reading, so that no further message arrives while the worker waits for decisions.
     pub(crate) fn close(&self) {
         self.is_closing.set(true);
     }
 }
 
-/// Counts one open session against the limit of the server until it is dropped, which also happens after a panic.
+/// Counts one session against the limit of the server. The count ends when this value is dropped, even by a panic.
 #[derive(Debug)]
 pub(crate) struct SessionSlot {
     slots: Arc<SessionSlots>,
@@ -67,15 +68,15 @@ pub(crate) struct SessionSlot {
 impl SessionSlot {
     /// Counts another session, or returns `None` if the limit for clients of this class is reached.
     pub(crate) fn acquire(slots: &Arc<SessionSlots>, worker: &Rc<WorkerSessions>, client: ClientClass) -> Option<Self> {
-        // Count the session first, and undo that if it exceeds the limit: after a check in advance, another worker
-        // could open the last session.
+        // Count the session first, and undo that if it exceeds the limit. If the limit were checked first, another
+        // worker could open the last session in between.
         let before = slots.open.fetch_add(1, Ordering::Relaxed);
         let slot = Self { slots: Arc::clone(slots), worker: Rc::clone(worker) };
         (before < slots.limit(client)).then_some(slot)
     }
 
-    /// Returns true if the session may continue with a client of this class. The session of a proxy is counted before
-    /// the proxy names its client, whose class may differ.
+    /// Returns true if the open sessions, including this one, leave room for a client of this class. Used for proxies:
+    /// a session is admitted with the proxy's class, and the client that the proxy then names may be of another class.
     pub(crate) fn suits(&self, client: ClientClass) -> bool {
         self.slots.open.load(Ordering::Relaxed) <= self.slots.limit(client)
     }
@@ -85,8 +86,8 @@ impl SessionSlot {
         self.worker.is_closing.get()
     }
 
-    /// Returns a guard that the session holds while its handler decides about a message. The worker
-    /// does not end before it is dropped, except after a time limit.
+    /// Returns a guard that the session holds while its handler decides about a message. The worker ends when all such
+    /// guards are dropped, or after a time limit.
     pub(crate) fn begin_decision(&self) -> Rc<()> {
         Rc::clone(&self.worker.deciding)
     }

@@ -14,7 +14,8 @@ use std::num::NonZeroUsize;
 use std::task::Poll;
 use std::time::Duration;
 
-/// A connection, plain or under TLS. Only the task that made it may use it, because its events poll only this task.
+/// A connection, plain or under TLS. Only the task that made the connection may use it, because events of the
+/// connection wake only this task.
 pub struct Stream {
     socket: Socket,
     tls: Option<Box<TlsLayer>>,
@@ -53,7 +54,7 @@ impl Stream {
     }
 
     async fn handshake(&mut self, tls: Box<TlsLayer>) -> io::Result<Handshake> {
-        // Boxed, because the future of the handshake would make every session larger.
+        // Box the future of the handshake, which would otherwise make every session larger.
         Box::pin(self.tls.insert(tls).complete_handshake(&self.socket)).await
     }
 
@@ -69,7 +70,7 @@ impl Stream {
         }
     }
 
-    /// Reads even if no event has reported input, to find replies that arrived just before a session fails.
+    /// Reads even if no event has reported input, so that a failing session still finds replies that have just arrived.
     pub(crate) fn try_read(&mut self, room: &mut [u8]) -> io::Result<usize> {
         if self.tls.is_none() {
             return self.socket.try_read(room);
@@ -85,8 +86,8 @@ impl Stream {
     /// sent by [`Stream::flush`].
     ///
     /// # Errors
-    /// Returns the errors of `send`. `WouldBlock` means that the connection accepts nothing now, so the caller must
-    /// wait with [`Stream::poll_writable`].
+    /// Returns an error of the system call `send` if the connection is broken. `WouldBlock` means that the connection
+    /// accepts nothing now, so the caller must wait with [`Stream::poll_writable`].
     pub(crate) fn try_write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match &mut self.tls {
             None => self.socket.try_write(bytes),
@@ -97,7 +98,8 @@ impl Stream {
     /// Writes all bytes, and waits while the connection accepts nothing.
     ///
     /// # Errors
-    /// Fails if the connection is broken, with the error of `send`. Some of the bytes may already have been sent.
+    /// Returns the error of the system call `send` if the connection is broken. Some of the bytes may already have been
+    /// sent.
     pub async fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
         let mut rest = bytes;
         poll_fn(|_| self.poll_write(&mut rest)).await
@@ -129,7 +131,7 @@ impl Stream {
     /// the first piece.
     ///
     /// # Errors
-    /// Returns the same errors as [`Stream::try_write`].
+    /// Fails if the connection is broken. `WouldBlock` means that it accepts nothing now, as in [`Stream::try_write`].
     pub(crate) fn try_write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
         let first = || pieces.iter().find(|piece| !piece.is_empty()).map(|piece| &**piece).unwrap_or_default();
         match (&mut self.tls, self.write_limit) {
@@ -148,7 +150,7 @@ impl Stream {
     /// kernel, and false if the socket accepts no more now.
     ///
     /// # Errors
-    /// Fails if the connection is broken, with the error of `send`.
+    /// Returns the error of the system call `send` if the connection is broken.
     pub(crate) fn flush(&mut self) -> io::Result<bool> {
         match &mut self.tls {
             None => Ok(true),
@@ -156,18 +158,18 @@ impl Stream {
         }
     }
 
-    /// Returns true if all output has been handed to the kernel, or will be at the end of this turn of the worker.
+    /// Returns true if no output waits until the socket has room. Output that the worker sends at the end of its turn
+    /// does not count as waiting.
     pub(crate) fn is_flushed(&self) -> bool {
         self.tls.as_ref().is_none_or(|tls| tls.is_flushed()) && self.socket.is_flushed()
     }
 
-    /// Returns the time ([`crate::clock::now`]) at which the last input had been read.
+    /// Returns the time ([`crate::clock::now`]) just after the last input was read.
     pub fn input_at(&self) -> Duration {
         self.socket.input_at()
     }
 
-    /// Returns true if the last output waits to be sent with the output of other sessions, at the
-    /// end of the turn.
+    /// Returns true if the last output waits to be sent with the output of other sessions, at the end of the turn.
     pub(crate) fn is_write_batched(&self) -> bool {
         self.socket.is_write_batched()
     }
@@ -183,8 +185,7 @@ impl Stream {
         self.socket.flush_batch();
     }
 
-    /// Returns the time at which the last batched output had been handed to the kernel, if writes are timed. Returns
-    /// `None` if the write has failed.
+    /// Returns the time just after the last batched output was written, or `None` if the write failed or is not timed.
     pub(crate) fn written_at(&self) -> Option<Duration> {
         self.socket.written_at()
     }
@@ -207,8 +208,7 @@ impl Stream {
         self.socket.shutdown_write()
     }
 
-    /// Reads the available bytes and drops them, without decrypting them. Returns 0 at the end of
-    /// the connection.
+    /// Reads the available bytes and drops them, without decrypting them. Returns 0 at the end of the connection.
     ///
     /// # Errors
     /// Fails if the connection is broken, with the error of `recv`.
@@ -225,9 +225,8 @@ impl Stream {
         self.socket.has_ended()
     }
 
-    /// Returns true if the peer has reset the connection, as an operating system does if a program
-    /// closes a socket with unread bytes. This costs a system call only if the connection has
-    /// ended.
+    /// Returns true if the peer has reset the connection, as an operating system does if a program closes a socket with
+    /// unread bytes. This costs a system call only if the connection has ended.
     pub(crate) fn is_reset(&self) -> bool {
         self.socket.has_ended()
             && matches!(sockopt::socket_error(&self.socket), Ok(Err(Errno::CONNRESET | Errno::PIPE)))

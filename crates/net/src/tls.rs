@@ -47,10 +47,11 @@ pub(crate) struct TlsLayer {
 
 #[derive(Default)]
 struct TlsBuffers {
-    /// Beginning of a record that has not arrived completely. Right after the handshake, it may also hold bytes that
-    /// followed the handshake.
+    /// Beginning of a record that has not arrived completely. Right after the handshake, it may also hold whole
+    /// records.
     incoming: Vec<u8>,
-    /// Set if `incoming` has not changed since the handshake, so it may contain whole records.
+    /// Set from the end of the handshake to the next read. The read must then decrypt `incoming` even if the socket has
+    /// no input, because the handshake may have left whole records there.
     is_fresh: bool,
     /// Decrypted bytes for which the last read had no space. The next read returns them first.
     plain: Vec<u8>,
@@ -63,24 +64,23 @@ struct TlsBuffers {
 /// Encrypted bytes that wait to be sent, because the socket has not accepted them yet.
 #[derive(Default)]
 struct OutgoingRecords {
-    /// Memory that the worker lends while there are unsent bytes. It keeps its length, because
-    /// extending it again would first fill the space for records with zeros.
+    /// Memory that the worker lends to this session while bytes are unsent. It is never shortened, because lengthening
+    /// it again would first fill the space with zeros.
     memory: Vec<u8>,
     filled: usize,
     sent: usize,
 }
 
 thread_local! {
-    /// Memory of this worker for outgoing records. If a session's socket is full, the session keeps
-    /// the memory, and the next session allocates its own.
+    /// Buffer that a worker's sessions use one after the other to encrypt records. If a session's socket is full, the
+    /// session keeps the buffer, and the next session allocates a new one.
     static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
-    /// Buffer of this worker for reading and decrypting records. It is allocated when the first TLS
-    /// connection reads.
+    /// Buffer of this worker for reading and decrypting records. It is allocated when the first TLS connection reads.
     static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Size in bytes of the buffer for decrypting. It holds the records of one read, after the beginning of a record from
-/// the read before.
+/// Size in bytes of the buffer for decrypting. The buffer holds the beginning of a record from the previous read,
+/// followed by the bytes of the next read.
 const SCRATCH_BYTES: usize = 128 * 1024;
 
 pub(crate) fn with_scratch<T>(work: impl FnOnce(&mut [u8]) -> T) -> T {
@@ -91,7 +91,7 @@ pub(crate) fn with_scratch<T>(work: impl FnOnce(&mut [u8]) -> T) -> T {
 }
 
 enum TlsStep {
-    /// Another step may be possible without more input.
+    /// The state machine may take another step without more input.
     Again,
     NeedsInput,
 }
@@ -156,8 +156,8 @@ impl TlsLayer {
         }
     }
 
-    /// Decrypts `incoming` into `room`, and keeps the bytes that do not fit. Returns the number of
-    /// bytes used of `incoming`, and the number of bytes written to `room`.
+    /// Decrypts `incoming` into `room`, and keeps decrypted bytes that do not fit. Returns how many bytes of `incoming`
+    /// it used, and how many it wrote to `room`.
     fn process_records(&mut self, socket: &Socket, incoming: &mut [u8], room: &mut [u8]) -> io::Result<(usize, usize)> {
         let mut used = 0;
         let mut filled = 0;
@@ -187,8 +187,8 @@ impl TlsLayer {
         }
     }
 
-    /// Sends the alert that tells the peer the reason of an error, as far as possible without
-    /// waiting. Nothing else may be called on the state machine afterwards, because it would panic.
+    /// Sends the alert that tells the peer the reason of an error, if the socket accepts it at once. Nothing else may
+    /// be called on the state machine afterwards, because it would panic.
     fn send_alert(&mut self, socket: &Socket, incoming: &mut [u8]) {
         self.buffers.has_failed = true;
         let has_alert = match &self.connection {
@@ -196,8 +196,7 @@ impl TlsLayer {
             TlsConnection::Server(side) => side.wants_write(),
         };
         if has_alert {
-            // Ignore further errors, because the session has failed already, and the peer may be
-            // gone.
+            // Ignore further errors, because the session has failed already, and the peer may be gone.
             let _ = self.step(incoming, &mut [], &mut 0);
             let _ = self.flush(socket);
         }
@@ -219,10 +218,10 @@ impl TlsLayer {
             if self.buffers.is_closed || self.buffers.has_failed {
                 return Poll::Ready(Ok(0));
             }
-            // Process the held bytes even if the socket has no more, because the last segment of the handshake may
+            // Decrypt the held bytes even if the socket has no more, because the last segment of the handshake may
             // already have contained whole records.
             let held = self.buffers.incoming.len();
-            // Read little more than fits into `room`, because the session must keep the rest in its own memory.
+            // Read no more than `room` or one record can hold, because the session must buffer plaintext beyond `room`.
             let end = scratch.len().min(held + room.len().max(RECORD_BYTES));
             let brought = match socket.poll_read(&mut scratch[held..end]) {
                 Poll::Pending if held == 0 || !std::mem::take(&mut self.buffers.is_fresh) => return Poll::Pending,
@@ -242,8 +241,7 @@ impl TlsLayer {
         }
     }
 
-    /// Decrypts whole records, and keeps the beginning of the next record until the rest of it
-    /// arrives.
+    /// Decrypts whole records, and keeps the beginning of the next record until the rest of it arrives.
     fn decrypt(&mut self, socket: &Socket, records: &mut [u8], room: &mut [u8]) -> io::Result<usize> {
         let (used, filled) = self.process_records(socket, records, room)?;
         let rest = &records[used..];
@@ -263,8 +261,8 @@ impl TlsLayer {
         Ok(chunk.len())
     }
 
-    /// Takes output of the state machine itself or, if there is none, encrypts `chunk`. The state machine also gets the
-    /// unread input, because it may have begun to process it.
+    /// Takes what rustls itself has to send, such as an alert, or otherwise encrypts `chunk`. Passes the bytes in
+    /// `incoming` to rustls again, because rustls may have begun to process them and needs them until it discards them.
     fn encrypt(&mut self, chunk: &[u8]) -> io::Result<TlsStep> {
         if self.buffers.has_failed {
             return Err(io::ErrorKind::BrokenPipe.into());
@@ -361,8 +359,8 @@ impl TlsBuffers {
         (discard, step)
     }
 
-    /// Copies as much of `payload` as there is space for, and returns that length. If other
-    /// plaintext is already waiting, all of `payload` waits behind it.
+    /// Copies as much of `payload` into `room` as fits, keeps the rest in `plain`, and returns the copied length. If
+    /// `plain` already holds bytes, copies nothing, because these bytes must be read first.
     fn store_plaintext(&mut self, payload: &[u8], room: &mut [u8]) -> usize {
         let count = if self.plain.is_empty() { payload.len().min(room.len()) } else { 0 };
         room[..count].copy_from_slice(&payload[..count]);
@@ -406,7 +404,8 @@ impl OutgoingRecords {
         self.filled == 0
     }
 
-    /// Appends the output of `write`. If the space is too small, `write` must return the size that it needs.
+    /// Appends the records that `write` puts into the free part of `memory`. If that is too small, `write` must return
+    /// the size that it needs as an error, and is called again with this size.
     fn append(&mut self, mut write: impl FnMut(&mut [u8]) -> Result<io::Result<usize>, usize>) -> io::Result<()> {
         if self.is_empty() {
             self.memory = SPARE.try_with(Cell::take).unwrap_or_default();

@@ -5,8 +5,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Interval at which the files are checked. A changed file is read only after it has been unchanged
-/// for this long, because certificate and key cannot be replaced in a single step.
+/// Interval at which a server checks whether its certificate or key files have changed. A changed file is read only
+/// after it has been unchanged for this long, because certificate and key cannot be replaced in a single step.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Files for a server's side of TLS, all in PEM format.
@@ -46,7 +46,7 @@ pub enum TlsFilesError {
     Unusable {
         /// File with the certificate chain that does not go with the key.
         certificate: PathBuf,
-        /// File with the private key that does not go with the certificate.
+        /// File with the private key that cannot be used with the certificate.
         key: PathBuf,
         /// Says why the certificate and the key cannot be used together.
         why: TlsSetupError,
@@ -112,8 +112,7 @@ fn read(path: &Path) -> Result<Vec<u8>, TlsFilesError> {
     std::fs::read(path).map_err(|why| TlsFilesError::Unreadable { path: path.to_owned(), why })
 }
 
-/// Checks that a path is a regular file. A FIFO or a device is refused, because a thread might read
-/// it forever.
+/// Checks that a path is a regular file. A FIFO or a device is refused, because a thread might read it forever.
 ///
 /// # Errors
 /// Fails if the path cannot be examined, or is not a regular file.
@@ -129,7 +128,7 @@ pub fn check_regular(path: &Path) -> io::Result<()> {
 pub struct FileStamp(Option<[i128; 5]>);
 
 impl FileStamp {
-    /// Returns the current stamp of a file, or of its target if it is a symbolic link.
+    /// Returns the file's current identity and times. Follows symbolic links.
     pub fn of(path: &Path) -> Self {
         let nanos = |seconds: i64, nanos: i64| i128::from(seconds) * 1_000_000_000 + i128::from(nanos);
         Self(std::fs::metadata(path).ok().map(|data| {
@@ -146,13 +145,13 @@ impl FileStamp {
 pub struct TlsWatch {
     files: TlsFiles,
     setup: ServerTls,
-    /// Stamps of the files when they were last read.
+    /// Identity and times of the files when they were last read.
     read: [FileStamp; 3],
-    /// Stamps of the files at the last check, if they differ from `read`.
+    /// Identity and times of the TLS files at the last check, if the files have changed since they were read.
     changing: Option<[FileStamp; 3]>,
     next_check: Duration,
-    /// Stamps of the files when they were reported as unreadable. Reading is tried again, because
-    /// the reason may be temporary, but the same files are reported only once.
+    /// Identity and times of the TLS files when the watch last returned an error because a file could not be read. The
+    /// watch tries again, because the reason may be temporary, but reports the same files only once.
     unreadable: Option<[FileStamp; 3]>,
 }
 
@@ -186,7 +185,7 @@ impl TlsWatch {
             return Some(outcome);
         }
         let before = self.read;
-        // Forget the stamps, so that the next check reads the files even if they have not changed.
+        // Forget what was read, so that the next check reads the files even if they have not changed.
         self.read = [FileStamp::default(); 3];
         self.changing = Some(stamps);
         (self.unreadable.replace(before) != Some(before)).then_some(outcome)
@@ -198,7 +197,7 @@ impl TlsWatch {
     /// Returns a [`TlsFilesError`] if a file cannot be read or used. The server then keeps its
     /// settings.
     pub fn reload(&mut self) -> Result<(), TlsFilesError> {
-        // Take the stamps first, so that the next check notices a change during the read.
+        // Take identity and times before reading, so that the next check notices a change during the read.
         self.read = self.files.stamps();
         self.changing = None;
         let files = &self.files;

@@ -14,11 +14,11 @@ use rustls::{ClientConfig, NamedGroup, RootCertStore, ServerConfig, SupportedPro
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 
-/// Maximum number of TLS 1.3 tickets that a client keeps. Each ticket serves for one handshake, so with fewer tickets
-/// than parallel sessions some handshakes could not be resumed. rustls' own store keeps only eight per server.
+/// Maximum number of TLS 1.3 tickets that a client keeps. A ticket resumes only one session, so parallel sessions need
+/// a ticket each. rustls' own store keeps only eight per server.
 const MAX_TICKETS: usize = 1024;
 
-/// Reason why input cannot be used for TLS.
+/// Reason why a certificate, a key, a trusted root or a server's name cannot be used for TLS.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsSetupError {
     /// The PEM text contains no certificate, for example because it holds only a key.
@@ -131,8 +131,8 @@ impl Certificate {
 pub struct ServerTls(Arc<RwLock<Arc<ServerConfig>>>);
 
 impl ServerTls {
-    /// Creates settings with this certificate. If `client_roots` (PEM) are given, clients must show
-    /// a certificate that is signed by one of them.
+    /// Creates the TLS settings of a server that shows this certificate to its clients. If `client_roots` (PEM) are
+    /// given, clients must show a certificate that is signed by one of them.
     ///
     /// # Errors
     /// Returns a [`TlsSetupError`] if rustls rejects the certificate, the key or `client_roots`.
@@ -209,8 +209,7 @@ pub struct ClientTls {
 }
 
 impl ClientTls {
-    /// Creates settings for a server with this host name or IP address, which is also sent in SNI
-    /// if it is a host name.
+    /// Creates settings for a server with this host name or IP address, which is also sent in SNI if it is a host name.
     ///
     /// # Errors
     /// Returns a [`TlsSetupError`] if the name or the certificates cannot be used.
@@ -223,8 +222,7 @@ impl ClientTls {
         Self::with_versions(TlsVersions::All, name, trust, certificate, resumption)
     }
 
-    /// Creates settings for a server with this name. The system must trust the server's
-    /// certificate.
+    /// Creates settings for a server with this name. The system must trust the server's certificate.
     ///
     /// # Errors
     /// Returns a [`TlsSetupError`] if the name is invalid or the system has no certificates.
@@ -257,8 +255,8 @@ impl ClientTls {
         Ok(Self { config: Arc::new(config), name })
     }
 
-    /// Records the certificates that the server shows, and whether `judge` would trust them. The server is still
-    /// verified with `trust`, so `judge` refuses no connection.
+    /// Records the certificates that the server shows, and whether `judge` would trust them. Only `trust` decides
+    /// whether the client accepts the server, so a connection succeeds even if `judge` does not trust the server.
     ///
     /// # Errors
     /// Returns a [`TlsSetupError`] if the certificates of `trust` cannot be used.
@@ -267,8 +265,8 @@ impl ClientTls {
         trust: &Trust,
         judge: &Trust,
     ) -> Result<Arc<CertificateRecorder>, TlsSetupError> {
-        // If `judge` cannot be used, for example because the system has no trusted certificates, do not fail, but
-        // record this as the reason why it trusts no certificate.
+        // Do not fail if the certificates of `judge` cannot be used, for example because the system has none. The
+        // recorder then reports this error instead of whether `judge` trusts the server.
         let judge = verifier_of(judge).map_err(|error| error.to_string());
         let recorder = Arc::new(CertificateRecorder::new(verifier_of(trust)?, judge));
         let verifier: Arc<dyn ServerCertVerifier> = Arc::clone(&recorder) as _;
@@ -296,7 +294,8 @@ fn verifier_of(trust: &Trust) -> Result<Arc<dyn ServerCertVerifier>, TlsSetupErr
     })
 }
 
-/// Sessions that a client can resume. A client connects to only one server, so the store ignores the servers' names.
+/// Stores the TLS sessions and tickets with which a client can resume a session. A client connects to only one server,
+/// so the store ignores the servers' names.
 #[derive(Default)]
 struct SessionStore(Mutex<StoredSessions>);
 
@@ -304,21 +303,20 @@ struct SessionStore(Mutex<StoredSessions>);
 struct StoredSessions {
     group: Option<NamedGroup>,
     session: Option<Tls12ClientSessionValue>,
-    /// Tickets from the oldest to the newest. The newest ticket is used first.
+    /// TLS 1.3 tickets, each of which resumes one session. The newest is the last, and is used first.
     tickets: Vec<Tls13ClientSessionValue>,
 }
 
 impl SessionStore {
     fn lock(&self) -> MutexGuard<'_, StoredSessions> {
-        // Each value is changed in a single step, so all of them are consistent even if a thread has panicked with the
-        // lock.
+        // Each value is changed in a single step, so all are valid even if a thread has panicked with the lock held.
         lock(&self.0)
     }
 }
 
 impl fmt::Debug for SessionStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Show only the number of the tickets, because sessions are secret.
+        // Print only the number of tickets, because tickets and sessions contain secret keys.
         f.debug_struct("SessionStore").field("tickets", &self.lock().tickets.len()).finish_non_exhaustive()
     }
 }
@@ -370,8 +368,8 @@ pub(crate) fn roots_from(pem: &[u8]) -> Result<RootCertStore, TlsSetupError> {
     Ok(roots)
 }
 
-/// Reads all certificates of a PEM text. A certificate that cannot be read is an error, because a
-/// chain or a list of authorities must not lose one in silence.
+/// Reads all certificates of a PEM text. A certificate that cannot be read is an error, because without it, a chain or
+/// a list of authorities would be incomplete.
 ///
 /// # Errors
 /// Fails if there is no certificate, or if one cannot be read.
@@ -456,7 +454,8 @@ mod tests {
             let server = server();
             let mut kinds = Vec::new();
             for _ in 0..3 {
-                // Begin all handshakes before the first has ended, as parallel sessions do.
+                // Begin all 40 handshakes before the first has ended, as parallel sessions do. No handshake can then
+                // use a ticket from another one of the 40.
                 let mut pairs: Vec<_> = (0..40).map(|_| ends(&client, &server)).collect();
                 pairs.iter_mut().for_each(|(client, server)| shake(client, server));
                 kinds

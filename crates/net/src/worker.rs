@@ -1,5 +1,4 @@
-//! A worker that serves sessions: a thread of [`mailrun_eventloop`], and the buffers that its
-//! sessions share.
+//! A worker that serves sessions: a thread of [`mailrun_eventloop`], and the buffers that its sessions share.
 use crate::outbox::Outbox;
 pub use mailrun_eventloop::worker::{
     busy_polled, default_count, failed_tasks as failed_sessions, spawn_local, yield_now,
@@ -16,8 +15,8 @@ use std::thread::JoinHandle;
 /// endings, and computes the checksum.
 pub(crate) const READ_BYTES: usize = 256 * 1024;
 
-/// Buffers that the sessions of a worker share. A session borrows them for one turn, and never
-/// while it waits.
+/// An input buffer and an output buffer, which all sessions of a worker share to save memory. A session borrows them
+/// while its task runs, but not while it waits.
 #[derive(Clone, Debug)]
 pub struct WorkerBuffers(Rc<RefCell<IoBuffers>>);
 
@@ -40,8 +39,8 @@ impl Default for WorkerBuffers {
 }
 
 impl WorkerBuffers {
-    /// Lends the buffers to a session for one turn. Output that the session does not write or keep in this turn is
-    /// dropped, even if the turn panics: the next session of the worker would send it to another peer.
+    /// Calls `turn`, in which a session uses the buffers. Afterwards, or after a panic, drops the output that is left
+    /// in them, because otherwise the worker's next session would send it to another peer.
     pub(crate) fn with<T>(&self, turn: impl FnOnce(&mut IoBuffers) -> T) -> T {
         turn(&mut LentBuffers(self.0.borrow_mut()).0)
     }
@@ -71,8 +70,7 @@ where
     mailrun_eventloop::worker::spawn(name, options, || work(WorkerBuffers::default()))
 }
 
-/// Runs `work` as a worker on this thread ([`mailrun_eventloop::worker::run`]), with buffers for
-/// its sessions.
+/// Runs `work` as a worker on this thread ([`mailrun_eventloop::worker::run`]), with buffers for its sessions.
 ///
 /// # Errors
 /// Fails if the event loop cannot be made because there are no more file descriptors.
@@ -80,7 +78,7 @@ pub fn run<T: 'static, W: Future<Output = T> + 'static>(work: impl FnOnce(Worker
     run_with(WorkerOptions::default(), work)
 }
 
-/// Like [`run`], but with the given options for the worker.
+/// Runs `work` as a worker on this thread like [`run`], but with the given options, for example for busy polling.
 ///
 /// # Errors
 /// Fails if the event loop cannot be made because there are no more file descriptors.

@@ -60,7 +60,7 @@ pub fn enter() -> io::Result<()> {
 /// Leaves the alternate screen if it is shown, restores the terminal, and prints the lines that
 /// were kept in the meantime.
 pub fn leave() {
-    // Hold the lock until everything is written, so that no other thread's line comes in between.
+    // Hold the lock until everything is written, so that no other thread prints a line in between.
     let mut shown = shown();
     let Some(screen) = shown.take() else { return };
     write(LEAVE);

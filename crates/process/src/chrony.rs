@@ -20,8 +20,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Maximum number of bytes that are read from `chronyc`. A real answer has about 150.
 const MAX_ANSWER_BYTES: usize = 4096;
 const FIELDS: usize = 14;
-/// Reference ID of a clock that is synchronised only with itself (127.127.1.1, `local` in
-/// chrony.conf). Such a clock is compared with no other, so its estimate is useless.
+/// Reference ID of a clock that is synchronised only with itself (127.127.1.1, `local` in chrony.conf). chrony compares
+/// such a clock with no other clock, so its estimate of the error is useless.
 const LOCAL_REFERENCE: &str = "7F7F0101";
 /// An estimate above this limit, which is eleven days, is not credible and is ignored.
 const MAX_ERROR_S: f64 = 1e6;
@@ -69,8 +69,8 @@ fn await_end(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
     None
 }
 
-/// Reads the output of a process that has ended. Reads only the bytes that are already there,
-/// because a child that the process left behind may keep the pipe open and go on writing.
+/// Reads the output of a process that has ended. Does not wait for more, because a child that the process left behind
+/// may keep the pipe open.
 fn read_available(pipe: ChildStdout) -> Option<Vec<u8>> {
     ioctl_fionbio(&pipe, true).ok()?;
     let mut answer = vec![0; MAX_ANSWER_BYTES];
@@ -90,10 +90,9 @@ fn read_available(pipe: ChildStdout) -> Option<Vec<u8>> {
 /// Reads the upper bound of the clock's error from a report of `chronyc -c tracking`. Returns
 /// `None` if the clock is not synchronised or if the text is not such a report.
 ///
-/// The fields are: reference, its name, stratum, reference time, **system time offset**, last
-/// offset, RMS offset, frequency, residual frequency, skew, **root delay**, **root dispersion**,
-/// update interval, leap status. Times are in seconds. The bound is computed from the fields in
-/// bold.
+/// The fields of the report are: reference, its name, stratum, reference time, system time offset, last offset, RMS
+/// offset, frequency, residual frequency, skew, root delay, root dispersion, update interval, leap status. Times are in
+/// seconds. The bound is the sum of the system time offset, half of the root delay, and the root dispersion.
 #[must_use]
 pub fn parse_tracking(report: &str) -> Option<Duration> {
     let mut lines = report.lines();

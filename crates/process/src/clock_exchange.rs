@@ -1,12 +1,12 @@
-//! Measures the clock of another host by exchanging messages with a sink there (`GET /clock`).
+//! Measures the difference to another host's clock by exchanging messages with a sink there (`GET /clock`).
 //!
-//! The sink reads its clock at some time between question and answer. The middle of the exchange is
-//! therefore wrong by at most half of the round trip, even if the way there and the way back take
-//! different times. Of several exchanges, the one with the shortest round trip is used, because its
-//! error is the smallest (NTP's clock filter, RFC 5905 section 10).
+//! The sink reads its clock at some time between question and answer. If this time is taken to be the middle of the
+//! exchange, the error is at most half of the round trip, even if question and answer take different times. Of several
+//! exchanges, the one with the shortest round trip is used, because its error is the smallest (NTP's clock filter, RFC
+//! 5905 section 10).
 //!
-//! If chrony has synchronised both hosts, the sum of its two estimates is another bound for the
-//! difference of the clocks. The smaller of the two bounds is used.
+//! If chrony has synchronised both hosts, it estimates the error of each clock, and the clocks differ by at most the
+//! sum of these errors. This bound is used if it is smaller than the bound from the exchange.
 use crate::chrony;
 use crate::http_client::{HttpAnswer, HttpClient, StatusCode};
 use crate::outputs::clock_row;
@@ -15,10 +15,11 @@ use mailrun_measurement::record::SinkClockRow;
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, SystemTime};
 
-/// Number of exchanges of one measurement. More of them make a short round trip more likely.
+/// Number of times that one measurement asks the sink for its clock. With more exchanges, it is more likely that one of
+/// them has a short round trip, and so a small error.
 const EXCHANGES: u32 = 16;
 
-/// Answer of a sink to `GET /clock`.
+/// JSON in which a sink answers `GET /clock` with its host's boot ID and clock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClockAnswer {
     /// Boot ID of the host: 8 hexadecimal digits.
@@ -33,7 +34,7 @@ impl ClockAnswer {
     }
 }
 
-/// Answer of a sink to `GET /clock/chrony`.
+/// JSON in which a sink answers `GET /clock/chrony` with the possible error of its host's clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChronyAnswer {
     /// Largest possible error of the host's clock in nanoseconds, as chrony estimates it. `None` if
@@ -48,7 +49,7 @@ impl ChronyAnswer {
     }
 }
 
-/// Difference of the clocks of this host and a sink's host, as it was measured at one time.
+/// Difference between this host's clock and the clock of a sink's host, from one measurement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClockMeasurement {
     exchange: SinkClockRow,
@@ -78,7 +79,8 @@ fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Measures how far the sink's clock differs. Returns `None` if the sink is too old for `/clock`.
+/// Measures how far the clock of the sink's host differs from this host's clock. Returns `None` if the sink is too old
+/// for `/clock`.
 ///
 /// # Errors
 /// Fails if the sink cannot be reached.
@@ -106,8 +108,8 @@ fn chrony_bound(sink: &HttpClient) -> Option<u64> {
     ChronyAnswer::now().error_ns?.checked_add(there_ns)
 }
 
-/// Reads chrony's estimate from a sink's answer. Older sinks do not have the path `/clock/chrony`,
-/// so any status but 200 means no estimate.
+/// Reads the error of the sink's clock, as chrony estimates it, from the answer to `GET /clock/chrony`. Older sinks do
+/// not have the path `/clock/chrony`, so any status but 200 means no estimate.
 fn chrony_error(answer: &HttpAnswer) -> Option<u64> {
     let is_known = answer.status == StatusCode::OK;
     is_known.then(|| serde_json::from_slice::<ChronyAnswer>(&answer.body).ok())??.error_ns
@@ -129,9 +131,9 @@ fn exchange(asked_at: AskedAt, round_trip: Duration, answer: &HttpAnswer) -> Opt
     })
 }
 
-/// Combines measurements from before and after the load. The more precise of the two is used. The
-/// change between them is added to its error, because the clocks drifted by that much during the
-/// load. Returns `None` if a measurement is missing, or if the sink's host was rebooted in between.
+/// Combines the measurements of the clocks from before and after the load: takes the one with the smaller error, and
+/// adds the change of the difference to this error, because the clocks drifted apart by that much during the load.
+/// Returns `None` if a measurement is missing, or if the sink's host was rebooted in between.
 #[must_use]
 pub fn before_and_after(before: Option<ClockMeasurement>, after: Option<ClockMeasurement>) -> Option<SinkClockRow> {
     let (Some(before), Some(after)) = (before, after) else { return None };
@@ -149,8 +151,8 @@ pub fn before_and_after(before: Option<ClockMeasurement>, after: Option<ClockMea
     Some(SinkClockRow { chrony_bound_ns, ..row })
 }
 
-/// Returns true if chrony's bound is smaller than the exchange's bound and does not contradict the exchange. A bound
-/// contradicts the exchange if it is below the least difference of the clocks that the exchange allows.
+/// Returns true if chrony's bound is smaller than the largest difference of the clocks that agrees with the measured
+/// exchange. Returns false if chrony's bound is wrong, because even the smallest such difference exceeds it.
 fn is_smaller_bound(chrony_ns: u64, exchange: &SinkClockRow) -> bool {
     let difference_ns = exchange.difference_ns.unsigned_abs();
     let least_ns = difference_ns.saturating_sub(exchange.error_ns);

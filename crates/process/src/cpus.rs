@@ -1,5 +1,5 @@
-//! Processors on which a process runs. The user gives a list such as `0,2-3`. A processor that the
-//! kernel does not allow is refused.
+//! Restricts a process to the processors that the user lists, for example `0,2-3`. A processor on which the kernel does
+//! not let this process run is an error.
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::fmt;
 use std::io;
@@ -83,8 +83,8 @@ pub(crate) fn placement() -> Option<String> {
     PLACED.get().map(|placed| placed.cpus.to_string())
 }
 
-/// Returns the number of processors that were available to this process before it was placed. The
-/// facts about the host show this number, so that they do not depend on the placement.
+/// Returns the number of processors that were available before this process restricted itself to some of them. Run
+/// records describe the host with this number, because it does not depend on the restriction.
 pub(crate) fn host_cores() -> usize {
     PLACED.get().map_or_else(cores, |placed| placed.cores_before)
 }

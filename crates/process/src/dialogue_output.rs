@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-/// Maximum number of bytes that wait to be written. Lines for which there is no room are dropped.
+/// Maximum number of bytes of lines that wait to be written to the file. Further lines are dropped.
 const BUFFER_LIMIT: usize = 4 << 20;
 const SECONDS_OF_DAY: i64 = 86_400;
 
@@ -22,8 +22,7 @@ pub struct DialogueOptions {
     pub filters: Vec<DialogueFilter>,
 }
 
-/// Writes dialogues on a separate thread, so that a slow reader of the file does not stall the
-/// sessions.
+/// Writes dialogues on a separate thread, so that a slow reader of the file does not stall the sessions.
 pub struct DialogueOutput {
     log: Arc<DialogueLog>,
     writer: LogWriter,
@@ -51,8 +50,8 @@ impl DialogueOutput {
 
 struct DatedLines {
     writer: LogWriter,
-    /// Day of the last line, counted from 1970-01-01. When the day changes, its date is written on
-    /// a line of its own, because the lines have only the time of day.
+    /// Day on which the last dialogue line was written, counted from 1970-01-01. When the day changes, its date is
+    /// written on a line of its own, because the lines have only the time of day.
     day: AtomicI64,
 }
 

@@ -47,12 +47,12 @@ impl EventOutput {
         let (written, confirmation) = sync_channel(1);
         let _ = lines.try_send((event.to_line(), written));
         if matches!(event, LiveEvent::Done) {
-            // Wait until the event is written, because the process ends after it.
+            // Wait until this last event is written, because otherwise the end of the process could lose it.
             let _ = confirmation.recv_timeout(LAST_EVENT_TIMEOUT);
         }
     }
 
-    /// Sends a record that could not be written to its file, so that the bench still gets it.
+    /// Sends the bench a run's record as an event, because the record's file could not be written.
     pub fn unwritten(&self, record: &Record) {
         if let Ok(record) = record.to_json() {
             self.event(&LiveEvent::Unwritten { record });

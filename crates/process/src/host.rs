@@ -42,8 +42,8 @@ pub fn disk_under(directory: &Path) -> Option<HostDisk> {
     })
 }
 
-/// Tells whether a disk rotates, from the flag `rotational` of its queue in sysfs. In a virtual
-/// machine, 1 counts as unknown, because the flag is 1 there for every disk of unknown kind.
+/// Tells whether a disk rotates, from the flag `rotational` of its queue in sysfs. In a virtual machine, a flag of 1
+/// counts as unknown, because there the kernel also sets it for every disk of unknown kind.
 fn rotational(flag: &str, cpuinfo: &str) -> Option<bool> {
     let flags = cpuinfo.lines().filter_map(|line| line.split_once(':')).find(|(key, _)| key.trim() == "flags");
     let is_virtual = flags.is_some_and(|(_, flags)| flags.split_ascii_whitespace().any(|flag| flag == "hypervisor"));
@@ -61,9 +61,8 @@ struct MountedFileSystem {
     source: String,
 }
 
-/// Returns the mount that contains a path. This is the mount with the longest mount point above the
-/// path. If several file systems are mounted there, the last one counts, because it hides the
-/// others.
+/// Returns the mount that contains a path, which is the one whose mount point is the longest prefix of the path. If
+/// several file systems are mounted there, the last one counts, because it hides the others.
 fn mount_of(mountinfo: &str, path: &Path) -> Option<MountedFileSystem> {
     let mounts = mountinfo.lines().filter_map(|line| {
         let (mount, source) = line.split_once(" - ")?;
@@ -76,8 +75,7 @@ fn mount_of(mountinfo: &str, path: &Path) -> Option<MountedFileSystem> {
     above.max_by_key(|(point, _)| point.components().count()).map(|(_, mount)| mount)
 }
 
-/// Decodes a field of mountinfo, in which white space and backslashes are octal codes such as
-/// `\\040`.
+/// Decodes a field of mountinfo, in which white space and backslashes are octal codes such as `\\040`.
 fn unescaped(field: &str) -> String {
     let codes = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];
     codes.into_iter().fold(field.to_owned(), |text, (code, letter)| text.replace(code, letter))
@@ -95,8 +93,8 @@ fn os_name(os_release: &str) -> String {
     known_or_unknown(name.map(|name| name.trim_matches(['"', '\''])))
 }
 
-/// Reads the CPU model from cpuinfo. x86 has `model name`. ARM rarely has this field and names the
-/// model in `Model` or `Hardware` instead.
+/// Reads the CPU model from `/proc/cpuinfo`. On x86, the field `model name` holds it. ARM rarely has this field and
+/// names the model in `Model` or `Hardware` instead.
 fn cpu_model(cpuinfo: &str) -> String {
     let value =
         |wanted: &str| cpuinfo.lines().filter_map(|line| line.split_once(':')).find(|(key, _)| key.trim() == wanted);

@@ -1,8 +1,9 @@
 //! Processes of this host, read from `/proc`, to find out which programs used the CPU time that the
 //! run itself did not use.
 //!
-//! All processes are read at the start and at the end of the load. If a process ended in between,
-//! the kernel has added its time to that of its parent, provided that the parent has waited for it.
+//! `HostWatch` reads all processes at the start and at the end of the load, and compares their CPU times. A process
+//! that ends in between is counted as well, because the kernel adds the CPU time of an ended child to that of its
+//! parent when the parent waits for the child.
 use crate::proc_stat::{self, ProcessStat};
 use mailrun_measurement::record::HostProcess;
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,9 +29,9 @@ impl HostProcesses {
         Self { seen: stats.collect() }
     }
 
-    /// Returns the CPU time that programs have used between this snapshot and `later`, the busiest
-    /// first. Leaves out `own` and its descendants. `is_foreign` returns true for processes that
-    /// have nothing to do with the run.
+    /// Returns the CPU time that each program has used between this snapshot and `later`, the busiest program first.
+    /// Leaves out `own` and its descendants. `is_foreign` must return true for processes that have nothing to do with
+    /// the run, because their CPU time is also summed up separately.
     pub(crate) fn used_until(&self, later: &Self, own: u32, is_foreign: impl Fn(u32) -> bool) -> UsedByOthers {
         let parents: BTreeMap<u32, u32> = later.seen.iter().map(|((pid, _), (_, stat))| (*pid, stat.parent)).collect();
         let mut ended: BTreeMap<u32, u64> = BTreeMap::new();
@@ -38,16 +39,16 @@ impl HostProcesses {
         let gone_parents: BTreeMap<u32, u32> =
             self.seen.iter().filter(|(key, _)| gone(key)).map(|((pid, _), (_, stat))| (*pid, stat.parent)).collect();
         for (_, (_, stat)) in self.seen.iter().filter(|(key, _)| gone(key)) {
-            // If the parent has ended as well, the times of the nearest living ancestor include
-            // both.
+            // Find the nearest ancestor that is still running, because the kernel has added the CPU time of all ended
+            // processes below it to this ancestor.
             let line = std::iter::successors(Some(stat.parent), |pid| gone_parents.get(pid).copied());
             let heir = line.take(gone_parents.len() + 1).last().unwrap_or(stat.parent);
             *ended.entry(heir).or_default() += ticks(stat);
         }
         let mut by_name: BTreeMap<(&str, bool), HostProcess> = BTreeMap::new();
         for (key @ (pid, _), (name, stat)) in &later.seen {
-            // Subtract what ended children had used before the first reading, because this
-            // process's ticks now include that time, although it came before the measured interval.
+            // This process's ticks include all CPU time of its ended children. Subtract the part that these children
+            // had used before the first reading, because only the time between the two readings is wanted.
             let before =
                 self.seen.get(key).map_or(0, |(_, stat)| ticks(stat)) + ended.get(pid).copied().unwrap_or_default();
             let ticks = ticks(stat).saturating_sub(before);
@@ -69,13 +70,13 @@ impl HostProcesses {
         UsedByOthers { rows, foreign_s }
     }
 
-    /// Returns `roots` and all processes that they have started. A process whose parent has ended
-    /// still belongs to the family if the leader of its process group or session does.
+    /// Returns `roots` and all processes that they have started. A process whose parent has ended is still found by its
+    /// process group or session, if their leader is one of these processes.
     pub(crate) fn family(&self, roots: &BTreeSet<u32>) -> BTreeSet<u32> {
         let stats: BTreeMap<u32, &ProcessStat> = self.seen.iter().map(|((pid, _), (_, stat))| (*pid, stat)).collect();
         let mut members: BTreeSet<u32> = roots.iter().copied().filter(|pid| stats.contains_key(pid)).collect();
-        // The ID of a group or session still shows which processes belong to a daemon after the
-        // leader of the group or session has ended.
+        // If the leader of a process group or session has ended, the other processes keep its ID as group or session.
+        // Processes with such an ID therefore also belong to the family.
         let led = roots.iter().filter_map(|pid| stats.get(pid)).flat_map(|stat| [stat.group, stat.session]);
         let leaders: BTreeSet<u32> = led.filter(|leader| *leader > 0 && !stats.contains_key(leader)).collect();
         loop {
@@ -92,7 +93,7 @@ impl HostProcesses {
         }
     }
 
-    /// Returns all processes that have the name of the process `of`, including `of` itself.
+    /// Returns the process `of`, and all other processes that have the same name.
     pub(crate) fn namesakes(&self, of: u32) -> BTreeSet<u32> {
         let name = self.name(of);
         let same = self.seen.iter().filter(|(_, (other, _))| Some(other.as_str()) == name);
@@ -108,17 +109,18 @@ impl HostProcesses {
     }
 }
 
-/// CPU time of all processes except this one and its descendants. A server under test that was
-/// started by somebody else is among them.
+/// CPU time of all processes except this one and its descendants. Includes the server under test unless this process
+/// has started it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct UsedByOthers {
     pub(crate) rows: Vec<HostProcess>,
-    /// Seconds of CPU time of all processes unrelated to the run, even if `rows` leaves them out.
+    /// CPU time, in seconds, of all processes unrelated to the run, including those that `rows` leaves out because it
+    /// is full.
     pub(crate) foreign_s: f64,
 }
 
-/// Returns true for kernel threads and for the processes that adopt orphans (PID 1 and systemd).
-/// Their time may include processes of the server, so it must not count as foreign.
+/// Returns true for kernel threads and for the processes that adopt orphans (PID 1 and systemd). Their time may include
+/// work for the server, so it must not count as unrelated to the run.
 fn is_of_system(pid: u32, name: &str, stat: &ProcessStat) -> bool {
     const KTHREADD: u32 = 2;
     pid <= KTHREADD || stat.parent == KTHREADD || name == "systemd"
@@ -131,8 +133,8 @@ fn ticks(stat: &ProcessStat) -> u64 {
 
 fn descends(pid: u32, root: u32, parents: &BTreeMap<u32, u32>) -> bool {
     let mut line = std::iter::successors(Some(pid), |pid| parents.get(pid).copied());
-    // Limit the number of steps, because the processes may change while they are being read, so the
-    // parents could form a circle.
+    // Limit the number of steps, because the processes change while they are read, so the links to the parents could
+    // form a cycle.
     line.by_ref().take(parents.len() + 1).any(|pid| pid == root)
 }
 
@@ -187,17 +189,18 @@ mod tests {
             seen: BTreeMap::from([
                 process(1, 0, 1, 1),
                 process(5, 1, 5, 5),
-                // Shell 5 has started job 10, which has a child and an orphan in its group.
+                // Process 5 is a shell that has started job 10. A child (11) and an orphan (12) are in the job's
+                // process group, and must count as part of job 10.
                 process(10, 5, 10, 5),
                 process(11, 10, 10, 5),
                 process(12, 1, 10, 5),
-                // The same shell has started job 20, which must not count as part of job 10.
+                // Process 20 is another job of shell 5, and must not count as part of job 10.
                 process(20, 5, 20, 5),
-                // Daemon 30 has a child in another process group, and an orphan in its session.
+                // Process 30 is a daemon, with a child (31) in another process group and an orphan (32) in its session.
                 process(30, 1, 30, 30),
                 process(31, 30, 31, 30),
                 process(32, 1, 32, 30),
-                // The leader of session 40 has ended, but its processes still belong together.
+                // Processes 41 and 42 must count as one family, although the leader of their session, 40, has ended.
                 process(41, 1, 40, 40),
                 process(42, 1, 40, 40),
             ]),

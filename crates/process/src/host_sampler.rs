@@ -8,8 +8,8 @@ use mailrun_measurement::record::{Resource, Surroundings};
 use rustix::process::{Resource as Limit, getrlimit};
 use std::fs;
 
-/// Minimum number of ticks of CPU time for computing a share, because a share of fewer ticks would
-/// be mostly chance. A tick is a hundredth of a second.
+/// Minimum number of ticks (hundredths of a second) over which shares of CPU time are computed. Shares of fewer ticks
+/// would be too inaccurate.
 const MIN_TICKS: u64 = 100;
 
 /// Readings of the host's counters at the start of a run, with which later readings are compared.
@@ -101,15 +101,15 @@ impl CpuTicks {
     }
 }
 
-/// Sets the share of the host's CPU time that neither the run nor the bench used. `theirs_s` is the
-/// CPU time of the run and the bench, in seconds.
+/// Sets the share of the host's CPU time that processes other than the run's used. `theirs_s` is the CPU time, in
+/// seconds, that the run's own processes and the bench have used.
 pub fn set_other_busy_share(around: &mut Surroundings, theirs_s: f64) {
     let (Some(busy), Some(all_s)) = (around.busy_share, around.processor_s.filter(|all| *all > 0.0)) else { return };
     around.other_busy_share = Some((busy - theirs_s / all_s).clamp(0.0, 1.0));
 }
 
-/// Returns the limit of a resource, if known, and the number that was needed. The latter is known
-/// only for the file descriptors of this process, for which it is `descriptors`.
+/// Returns the limit of a resource and how much of the resource this process needs, each `None` if unknown. The need is
+/// known only for file descriptors, of which the process needs `descriptors`.
 pub fn resource_limit(resource: Resource, descriptors: u64) -> (Option<u64>, Option<u64>) {
     match resource {
         Resource::Descriptors => (getrlimit(Limit::Nofile).current, Some(descriptors)),
@@ -131,9 +131,8 @@ fn read_number(path: &str) -> Option<u64> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
-/// Parses the first line of `/proc/stat` (proc(5)): user nice system idle iowait irq softirq steal.
-/// The fields after these are ignored, because `user` already includes the time of virtual
-/// machines.
+/// Parses the first line of `/proc/stat` (proc(5)): user nice system idle iowait irq softirq steal. The remaining
+/// fields, guest and guest_nice, are ignored, because user and nice already include them.
 fn parse_ticks(stat: &str) -> Option<CpuTicks> {
     let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
     let fields: Option<Vec<u64>> = line.split_ascii_whitespace().take(8).map(|field| field.parse().ok()).collect();
@@ -173,8 +172,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Beginning of `/proc/stat` of a host with two processors. The rest is left out, because it is
-    /// not read.
+    /// Beginning of `/proc/stat` of a host with two processors. The parser does not read the remaining lines.
     const STAT: &str = "cpu  888996 149060 470843 1781472 8963 0 171658 4260 0 0\n\
                         cpu0 397289 64493 241820 939777 2225 0 90274 2107 0 0\nintr 22824410 0 0\n";
     const NETSTAT: &str = "TcpExt: SyncookiesSent ListenOverflows ListenDrops TCPHPHits TCPReqQFullDrop\n\
@@ -232,7 +230,8 @@ mod tests {
         let around = sampler(100, 10, 1000, Some(5)).difference(&sampler(150, 20, 1100, Some(8)));
         assert_eq!((around.busy_share, around.steal_share, around.used_share), (Some(0.5), Some(0.1), Some(0.75)));
         assert_eq!((around.listen_drops, around.listen_overflows, around.syn_drops), (Some(3), Some(0), None));
-        // 99 ticks are too few for shares, and the drops are unknown because their counter decreased.
+        // Only 99 ticks have passed, fewer than `MIN_TICKS`, so the shares of CPU time are unknown. The number of drops
+        // is unknown, because its counter has decreased.
         let around = sampler(100, 10, 1000, Some(5)).difference(&sampler(150, 20, 1099, Some(4)));
         assert_eq!((around.busy_share, around.steal_share, around.listen_drops), (None, None, None));
         assert_eq!(sampler(2, 2, 2, None).difference(&sampler(1, 2, 3, None)).processor_s, None);

@@ -18,19 +18,19 @@ use std::time::{Duration, Instant};
 
 /// Interval at which to read how long the threads of the run have waited for a processor.
 const WINDOW: Duration = Duration::from_millis(250);
-/// Maximum number of rows with waiting times in the record. When there are more, each pair of
-/// adjacent rows becomes one row of twice the length.
+/// Maximum number of rows in the record's table of waiting times. When there are more, each pair of adjacent rows is
+/// merged into one row that covers twice the time.
 const MAX_WINDOWS: usize = 256;
-/// Number of readings before the first search for new processes of the run. The interval doubles
+/// Number of `WINDOW`s after which the watch first searches the host for new processes of the run. The interval doubles
 /// after each search, because a server starts most of its processes at the beginning of the load.
 const FIRST_SEARCH: u32 = 2;
 
-/// Selects the processes that carry the mail of the run, whose waits for a processor are measured.
+/// The processes whose waits for a processor are measured. Mail passes through them, so their waits delay it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parties {
-    /// This process, which is the source.
+    /// The process that calls [`HostWatch::start`], if it is a source.
     ThisProcess,
-    /// The children of this process, which is the bench.
+    /// The child processes of the caller, if it is a bench, which starts the programs of a run as child processes.
     Children,
 }
 
@@ -48,10 +48,9 @@ pub struct HostLoad {
 }
 
 impl HostWatch {
-    /// Starts a thread that watches until the load ends. `servers` are the addresses of the server
-    /// under test and of other processes through which the mail passes. Their processes are looked
-    /// up before this function returns, so that the search, which takes some milliseconds, does not
-    /// disturb the load.
+    /// Starts a thread that watches until the load ends. `servers` are the addresses of the server under test and of
+    /// other processes through which the mail passes. Their processes are looked up before this function returns, so
+    /// that the search, which takes some milliseconds, does not disturb the load.
     pub fn start(parties: Parties, servers: &[String]) -> Self {
         let (stop, stopped) = channel();
         let mut observer = Observer::new(parties, servers);
@@ -70,8 +69,8 @@ impl HostWatch {
         Self { stop, thread }
     }
 
-    /// Ends the observation of the host, so that work after the load is not counted. Does not wait
-    /// for the thread.
+    /// Ends the observation of the host, so that work after the load is not counted. Returns without waiting for the
+    /// watching thread to end.
     pub fn load_ended(&self) {
         // Ignore the error, because the thread may have ended already.
         let _ = self.stop.send(());
@@ -136,10 +135,10 @@ impl Observer {
         self.windows.add(row);
     }
 
-    /// Finds the processes of the run and of the server, so that none of them counts as foreign.
+    /// Finds the processes of the run and of the server, so that none of them counts as unrelated to the run.
     fn search(&mut self, all: &HostProcesses) {
-        // Another process of mailrun may be a sink or a relay of this run, or belong to another run. These cases cannot
-        // be distinguished, so no process of mailrun counts as foreign.
+        // A sink or a relay of this run cannot be distinguished from a mailrun process of another run. Count all
+        // mailrun processes as related to this run, so that its own ones never count as foreign load.
         let own = all.family(&all.namesakes(id()));
         let servers: BTreeSet<u32> = self.server_roots().collect();
         let server = all.family(&servers);
@@ -181,8 +180,8 @@ impl Observer {
             unknown.is_none()
                 && !self.kin.contains(&pid)
                 && !groups.contain(pid)
-                // A process of a container does not count as foreign, because it may be the server behind a forwarded
-                // port.
+                // A process in another network namespace, such as a container's, may be the server behind a forwarded
+                // port, so it counts as related to the run.
                 && network_namespace(&pid.to_string()).is_none_or(|other| Some(other) == namespace)
         };
         let used = self.first.used_until(&last, id(), is_foreign);
@@ -203,13 +202,14 @@ fn network_namespace(process: &str) -> Option<PathBuf> {
     fs::read_link(format!("/proc/{process}/ns/net")).ok()
 }
 
-/// Control groups that belong to the server alone. A process in one of them is not foreign.
+/// Control groups that contain processes of the server but not this process. Every process in such a group counts as
+/// part of the server.
 #[derive(Debug)]
 struct ControlGroups(Vec<String>);
 
 impl ControlGroups {
-    /// Returns the control groups of these processes. Leaves out groups that also contain this
-    /// process, because they do not belong to the server alone.
+    /// Returns the control groups of these processes. Leaves out groups that also contain this process, because such a
+    /// group does not belong to the server alone.
     fn of(processes: impl Iterator<Item = u32>) -> Self {
         let own = control_group("self").unwrap_or_default();
         let groups = processes.filter_map(|pid| control_group(&pid.to_string()));
@@ -248,9 +248,10 @@ struct RunQueue {
 }
 
 impl RunQueue {
-    /// Returns the waits since the last reading. For each program name, only the longest wait
-    /// counts, because a message passes through only one thread of one process of that name. A new
-    /// thread counts from its second reading on, because a wait is the difference of two readings.
+    /// Returns how long threads of the run have waited for a processor since the last call. For each program name, only
+    /// the longest wait counts, because a message passes through only one thread of one process of that name. A thread
+    /// that the last call did not see counts from the next call on, because its wait is a difference between two
+    /// readings.
     fn sample(&mut self) -> WaitRow {
         let before = std::mem::take(&mut self.last);
         let mut row = WaitRow::default();
@@ -290,13 +291,13 @@ fn parse_schedstat(text: &str) -> Option<u64> {
     }
 }
 
-/// Waiting times during the load, in a number of rows that stays limited however long the load is.
+/// How long threads of the run waited for a processor, in rows of equal length in time. The number of rows is limited,
+/// so each row covers more time if the load lasts longer.
 #[derive(Debug)]
 struct Windows {
     rows: Vec<WaitRow>,
-    /// Number of readings that make a row. It doubles each time that there are too many rows.
+    /// Number of readings that are summed up in each row. It doubles whenever there are more than `MAX_WINDOWS` rows.
     width: usize,
-    /// Readings for the next row, until there are enough of them to make a row.
     pending: Vec<WaitRow>,
 }
 
@@ -307,7 +308,8 @@ impl Windows {
 
     /// Adds a reading, which the caller takes at the end of each `WINDOW`.
     fn add(&mut self, row: WaitRow) {
-        // A late reading covers more than one window, so limit its waits to the length of a window.
+        // If the thread of the watch was itself delayed, this reading covers more than one `WINDOW`. The record shows
+        // it as a single `WINDOW`, which cannot contain a longer wait, so limit its waits.
         let waited_ms = row.waited_ms.min(WINDOW.as_secs_f64() * 1e3);
         self.pending.push(WaitRow { waited_ms: (waited_ms * 1e3).round() / 1e3 });
         if self.pending.len() >= self.width {
@@ -341,7 +343,8 @@ mod tests {
     use std::net::TcpListener;
     use std::process::Command;
 
-    /// A busy loop outside this process's descendants, such as another user of the host may start.
+    /// A process with a busy loop that does not descend from this process, so that its CPU time must count as unrelated
+    /// to the run.
     struct Stranger(u32);
 
     impl Stranger {
@@ -408,7 +411,7 @@ mod tests {
             foreign.unknown.contains("nothing listens") && load.processes.iter().all(|row| !row.foreign),
             "{foreign:?}"
         );
-        // A process that burns CPU time must not count as foreign if it is the server itself.
+        // Now name the busy loop as the server under test. The watch must then count it as related to the run.
         let mut observer = Observer::new(Parties::ThisProcess, &[]);
         observer.servers = vec![ServerProcesses::Here(BTreeSet::from([stranger.0]))];
         await_ticks(stranger.0, 20);

@@ -84,9 +84,8 @@ impl HttpClient {
         answer.with_context(|| format!("no answer within {:?}", self.response_timeout))?
     }
 
-    /// Sends `count` requests for `path` one after another on one connection. Calls `begin` just
-    /// before each request is sent. As soon as the answer has arrived, passes it to `take` together
-    /// with the result of `begin`.
+    /// Sends `count` requests for `path` one after another on one connection. Calls `begin` just before each request,
+    /// for example to read a clock. When the answer arrives, calls `take` with the result of `begin` and the answer.
     ///
     /// # Errors
     /// Fails as [`Self::get`] does. The time limit covers all requests together.
@@ -142,7 +141,7 @@ impl HttpClient {
     }
 }
 
-/// Error of a connection that could not be made. Its text is the system's own, such as `Connection
+/// The client could not connect to the server. The text of this error is the system's own, such as `Connection
 /// refused`.
 #[derive(Debug)]
 struct ConnectError(io::Error);

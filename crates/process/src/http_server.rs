@@ -1,14 +1,13 @@
-//! The HTTP server of the relay and the sink. It has one thread, few connections and time-outs, and
-//! checks the host name of requests.
+//! The HTTP server of the relay and the sink. It runs on one thread, limits the number and duration of connections, and
+//! checks the host name in each request.
 //!
-//! Any client that can reach the port may open connections and send nothing. Each connection takes
-//! a file descriptor, so there are at most [`CONNECTION_LIMIT`] of them. A new connection displaces
-//! the oldest. A client can therefore always connect, but an attacker can displace it by opening
-//! that many connections.
+//! An attacker who can reach the port could open connections, send nothing, and so use up all file descriptors. There
+//! are therefore at most [`CONNECTION_LIMIT`] connections, and a further connection closes the oldest. A new client can
+//! always connect, but loses its connection if the attacker then opens that many others.
 //!
-//! A web page in a browser can make its own domain name point to this host (DNS rebinding) and then
-//! read the answers of this server. Requests of such a page carry that name. The server therefore
-//! answers only requests for an IP address, for `localhost` or for its configured names.
+//! A web page in a browser can make its own domain name point to this host (DNS rebinding) and then read the answers of
+//! this server. The requests of such a page name the page's domain as their host. The server therefore answers only
+//! requests for an IP address, for `localhost` or for its configured names.
 use anyhow::{Context, Result};
 use axum::Router;
 use axum::extract::{Request, State};
@@ -35,12 +34,10 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// A client that has read nothing of an answer for this long is disconnected.
 const UNREAD_TIMEOUT: Duration = Duration::from_secs(30);
-/// Pause before the next try if a connection could not be accepted because there are no free file
-/// descriptors.
+/// Pause before the next try if a connection could not be accepted because there are no free file descriptors.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 const MAX_HEADER_BYTES: usize = 64 << 10;
-/// Maximum number of threads for the blocking work of requests. Further work waits until one of
-/// them is free.
+/// Maximum number of threads for the blocking work of requests. Further work waits until one of them is free.
 const MAX_BLOCKING_THREADS: usize = 4;
 
 /// Names that requests may use for this server, in addition to IP addresses and `localhost`.
@@ -48,7 +45,7 @@ const MAX_BLOCKING_THREADS: usize = 4;
 pub struct HostNames(Vec<String>);
 
 impl HostNames {
-    /// Creates the list from the given names, this host's own name and `localhost`.
+    /// Allows requests to use `names`, this host's own name and `localhost`.
     pub fn new<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
         let own = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let names = names.into_iter().map(normalized).chain([normalized(&own), "localhost".to_owned()]);
@@ -177,8 +174,8 @@ async fn accept(listener: TcpListener, routes: &Router, counters: &HttpCounters)
         {
             oldest.abort();
             counters.displaced.fetch_add(1, Ordering::Relaxed);
-            // Let the aborted task run, so that its connection is closed before the next one is
-            // accepted.
+            // The aborted task closes its connection only when the runtime runs the task again. Yield, so that this
+            // happens before the next connection is accepted.
             tokio::task::yield_now().await;
         }
         open.push_back(tokio::spawn(serve_connection(stream, routes.clone())).abort_handle());
@@ -187,7 +184,7 @@ async fn accept(listener: TcpListener, routes: &Router, counters: &HttpCounters)
 
 async fn serve_connection(stream: TcpStream, routes: Router) {
     let timeout_ms = u32::try_from(UNREAD_TIMEOUT.as_millis()).unwrap_or(u32::MAX);
-    // Ignore an error, because a newer connection would also displace a stalled one in the end.
+    // Ignore an error, because newer connections displace a stalled one even without this time-out.
     let _ = rustix::net::sockopt::set_tcp_user_timeout(&stream, timeout_ms);
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -288,7 +285,7 @@ mod tests {
     }
 
     proptest! {
-        /// A name whose last labels are a foreign domain must never be accepted as this server's.
+        /// The server must never accept a host name that ends in somebody else's domain.
         #[test]
         fn nobody_else_is_meant(before in "[ -~]{0,24}", after in "(\\.?|:[0-9]{0,5})") {
             let names = HostNames::new(["relay.example"]);

@@ -1,7 +1,6 @@
-//! Counts the signals SIGINT and SIGTERM. The first signal asks to stop with a report, the second
-//! to report immediately what is known, and the third to stop without a report. SIGHUP, for example
-//! from a terminal that was closed, asks to stop with a report as well. A process that watches
-//! SIGHUP with `SighupWatch` reads its files again instead.
+//! Counts the signals SIGINT and SIGTERM. The first signal asks to stop with a report, the second to report immediately
+//! what is known, and the third to stop without a report. SIGHUP, for example from a terminal that was closed, asks to
+//! stop with a report as well. A process that watches SIGHUP with `SighupWatch` reads its files again instead.
 use crate::reason::reason;
 use anyhow::{Context, Result, anyhow};
 use std::io;
@@ -28,8 +27,8 @@ pub enum StopRequest {
 
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// After the third signal, the rest of the process and its child processes have this long to end by
-/// themselves.
+/// Time between the third signal and the exit that it forces. In this time, the process and its child processes can
+/// still end by themselves.
 const QUIT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Maximum number of file descriptors that a tokio runtime needs to watch for signals.
@@ -38,8 +37,8 @@ const RUNTIME_DESCRIPTORS: usize = 8;
 /// Numbers of the signals by which a user ends a process: SIGHUP, SIGINT and SIGTERM.
 const USER_SIGNALS: [i32; 3] = [1, 2, 15];
 
-/// A signal that was sent to several processes may end another process before this process counts
-/// it. This is the maximum expected delay between the two events.
+/// Maximum time for which this process waits for a signal that has already ended a related process, such as a child.
+/// Ctrl-C at a terminal signals several processes, and may reach this process last.
 const SHARED_SIGNAL_TIMEOUT: Duration = Duration::from_millis(500);
 
 const SHARED_SIGNAL_POLL: Duration = Duration::from_millis(5);
@@ -47,7 +46,7 @@ const SHARED_SIGNAL_POLL: Duration = Duration::from_millis(5);
 /// The exit status of an interrupted command: 128 + SIGINT.
 pub const INTERRUPTED_STATUS: u8 = 130;
 
-/// Error of a command that the user stopped and that therefore has no report.
+/// The user has stopped the command before it could print a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interrupted(pub(crate) &'static str);
 
@@ -81,8 +80,8 @@ struct SignalWatch {
     terminations: AtomicU32,
 }
 
-/// The watch that leaves SIGHUP alone, and the one that also counts SIGHUP. A process starts each
-/// at most once, however many runs it makes, because its thread cannot be ended.
+/// The running watches of this process. The first counts SIGINT and SIGTERM, and the second counts SIGHUP as well. All
+/// runs in the process share them, because the thread of a watch cannot be ended.
 static WATCHES: Mutex<[Option<&SignalWatch>; 2]> = Mutex::new([None; 2]);
 
 impl Interrupt {
@@ -93,7 +92,8 @@ impl Interrupt {
         Self::watch_signals(!ignores_hangup(&status))
     }
 
-    /// Starts to watch for SIGINT and SIGTERM, in a process that uses SIGHUP for something else.
+    /// Starts to watch for SIGINT and SIGTERM, but not for SIGHUP. For a process that reads its files again at SIGHUP
+    /// ([`SighupWatch`]).
     pub fn watch_without_hangup() -> Result<Self> {
         Self::watch_signals(false)
     }
@@ -110,7 +110,8 @@ impl Interrupt {
         Ok(Self { watch, signals_before, terminations_before })
     }
 
-    /// Returns the user's strongest request so far. Further signals can only strengthen it.
+    /// Returns what the signals so far ask this process to do. Each further signal asks for a faster end, up to
+    /// [`StopRequest::Quit`].
     pub fn requested(&self) -> StopRequest {
         match self.watch.signals.load(Ordering::Relaxed) - self.signals_before {
             0 => StopRequest::Nothing,
@@ -120,9 +121,9 @@ impl Interrupt {
         }
     }
 
-    /// Returns true if the user's signal has ended another process, for example because both
-    /// processes share a terminal or a control group. A process that does not handle signals yet
-    /// dies from the signal. This process may receive the signal a moment later, so wait for it.
+    /// Returns true if a signal from the user has ended another process, whose exit status is `status`, and has reached
+    /// this process as well. This happens if both processes share a terminal or a control group and the other does not
+    /// handle signals yet. This process may receive the signal a moment later than the other, so wait for it.
     pub fn has_ended(&self, status: ExitStatus) -> bool {
         if !status.signal().is_some_and(|signal| USER_SIGNALS.contains(&signal)) {
             return false;
@@ -187,13 +188,12 @@ fn check_descriptors() -> Result<()> {
     sockets.map(drop).map_err(|error| anyhow!("cannot watch for signals: {}. Raise `ulimit -n`.", reason(&error)))
 }
 
-/// Notices SIGHUP in a process that reads its files again when the signal arrives.
+/// Records the arrival of SIGHUP, for a process that then reads its files again.
 #[derive(Clone, Debug)]
 pub struct SighupWatch(Arc<AtomicBool>);
 
 impl SighupWatch {
-    /// Starts to watch for SIGHUP until the process ends. From now on SIGHUP does not end the
-    /// process.
+    /// Starts to watch for SIGHUP until the process ends. From now on SIGHUP does not end the process.
     pub fn watch() -> Result<Self> {
         check_descriptors()?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
@@ -236,8 +236,8 @@ async fn count_signals(signals: WatchedSignals, watch: &SignalWatch) {
             }
             _ = hangup => {
                 watch.terminations.fetch_add(1, Ordering::Relaxed);
-                // Count SIGHUP only as a first signal, because when a terminal is closed, both the
-                // shell and the kernel may send it, and nobody wants to lose the report.
+                // Closing a terminal may send SIGHUP twice, from the shell and from the kernel. Count SIGHUP only if it
+                // is the first signal, because a second counted signal would cut the report short.
                 watch.signals.fetch_max(1, Ordering::Relaxed);
                 continue;
             }
@@ -261,7 +261,7 @@ mod tests {
 
     #[test]
     fn a_process_has_one_thread_for_signals() {
-        // The test has a process of its own, so no other test starts threads meanwhile.
+        // The count of threads is reliable, because each test runs in a process of its own.
         let threads = || std::fs::read_dir("/proc/self/task").unwrap().count();
         let before = threads();
         let interrupts: Vec<Interrupt> = (0..5).map(|_| Interrupt::watch_without_hangup().unwrap()).collect();

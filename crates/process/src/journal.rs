@@ -18,8 +18,8 @@ fn is_stream(named: &str, device: u64, inode: u64) -> bool {
     named_device.parse() == Ok(device) && named_inode.parse() == Ok(inode)
 }
 
-/// Appends lines to `out` and converts the lines of the log to the form that the journal expects.
-/// Copies any other line unchanged.
+/// Appends `lines` to `out`. Replaces the time and the level of a log line (`TIME LEVEL TEXT`) by the journal's
+/// priority, such as `<4>`. Copies any other line unchanged.
 pub(crate) fn append_lines(lines: &[u8], out: &mut Vec<u8>) {
     for line in lines.split_inclusive(|byte| *byte == b'\n') {
         match split_line(line) {
@@ -32,8 +32,7 @@ pub(crate) fn append_lines(lines: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Splits a line `TIME LEVEL TEXT` into the syslog priority and the text. Returns `None` for any
-/// other line.
+/// Splits a line `TIME LEVEL TEXT` into the syslog priority and the text. Returns `None` for any other line.
 fn split_line(line: &[u8]) -> Option<(u8, &[u8])> {
     let time_end = line.iter().position(|byte| *byte == b' ')?;
     let is_time = line[..time_end].first()?.is_ascii_digit() && line[..time_end].ends_with(b"Z");

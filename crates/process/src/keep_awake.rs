@@ -11,16 +11,16 @@ use std::io::{self, Read, Write};
 use std::path::Path;
 use std::sync::OnceLock;
 
-/// Device to which a program writes the longest time, in microseconds as an i32, that a processor
-/// may need to wake up. The limit holds while the program keeps the device open.
+/// Device that limits how long a processor may take to wake up. A program writes the limit as an
+/// i32, in microseconds, and the limit applies while the program keeps the device open.
 const DEVICE: &str = "/dev/cpu_dma_latency";
 
-/// State of `--keep-awake` for this process's run records. Unset in commands without the option.
+/// What `--keep-awake` has achieved, for the run records of this process. Unset in commands without the option.
 static STATE: OnceLock<KeepAwake> = OnceLock::new();
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum KeepAwakeMode {
-    /// If no server under test runs on this host and the load lets processors sleep, or if several programs are compared; never in a sink or relay
+    /// Only if programs are compared, or if the load leaves processors idle time and no server under test runs on this host; never in a sink or relay
     #[default]
     Auto,
     /// Always
@@ -36,8 +36,8 @@ pub struct AwakeProcessors {
     _device: Option<File>,
 }
 
-/// Keeps the processors awake if `mode` is `On`, or if `mode` is `Auto` and `is_usual` is true. The
-/// records that this process writes from now on say whether the processors are kept awake.
+/// Keeps the processors awake if `mode` is `On`, or if `mode` is `Auto` and `is_usual`, the caller's choice, is true.
+/// The records that this process writes from now on say whether the processors are kept awake.
 ///
 /// # Errors
 /// Returns an error if `mode` is `On` and the device cannot be written.
@@ -62,7 +62,7 @@ fn keep_awake_by(device: &Path, mode: KeepAwakeMode, is_usual: bool) -> Result<(
     let held = if is_wanted { Some(hold(device)) } else { None };
     let state = match &held {
         Some(Ok(_)) => KeepAwake::On,
-        // Another process, such as the bench that started this one, already keeps the processors awake.
+        // Another process holds the device and so keeps the processors awake, such as the bench that started this one.
         _ if is_awake(device) => KeepAwake::On,
         Some(Err(error)) if mode == KeepAwakeMode::On => {
             let hint = match error.kind() {
@@ -83,7 +83,7 @@ fn hold(device: &Path) -> io::Result<File> {
     Ok(device)
 }
 
-/// Returns true if a program holds the device at 0 and this process may read the device.
+/// Returns true if a program keeps the processors awake with this device. Returns false if the device cannot be read.
 fn is_awake(device: &Path) -> bool {
     let mut latency = [0; 4];
     let read = File::open(device).and_then(|mut device| device.read_exact(&mut latency));
@@ -96,7 +96,7 @@ mod tests {
     use std::fs;
     use std::path::PathBuf;
 
-    /// Creates a fake device with the value that the real one has while no program holds it open.
+    /// Creates a file that imitates the device, with the value that it has while no program keeps it open.
     fn device(place: &Path) -> PathBuf {
         let device = place.join("latency");
         fs::write(&device, 2_000_000_000_i32.to_ne_bytes()).unwrap();

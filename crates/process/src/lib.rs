@@ -1,5 +1,5 @@
-//! Parts that every process of a run uses: signals, progress as a line and as events, result files,
-//! facts about the host, a log, HTTP.
+//! Code that all processes of a run share, for signals, progress lines and events, result files, facts about the host,
+//! the log, and HTTP.
 #![allow(missing_docs)] // only crates that other programs embed document every public item
 
 /// Writes a line to standard error. While a dashboard is on the screen, the line is kept until the

@@ -1,5 +1,5 @@
-//! Progress of a party, such as a source or a sink. With `--live json` a party prints events on its standard output,
-//! one JSON object per line, for the process that started it.
+//! How a source, a sink or another process of a run reports its progress. With `--live json`, the process prints events
+//! on standard output, one JSON object per line, for the process that started it.
 //!
 //! ```text
 //! {"event":"listening","smtp":["127.0.0.1:40001"],"http":null}     a sink, first
@@ -15,10 +15,10 @@ use serde::{Deserialize, Serialize};
 /// Form in which a process reports its progress.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum LiveMode {
-    /// The dashboard if a person sits at a terminal that is large enough, otherwise the line.
+    /// The dashboard if standard error is a terminal that is large enough, and otherwise the progress line.
     #[value(skip)]
     Auto,
-    /// The dashboard if it can be drawn, otherwise the line.
+    /// The dashboard if it can be drawn, and otherwise the progress line.
     #[value(skip)]
     Dashboard,
     /// A line on standard error: on a terminal one that changes, elsewhere one every five seconds.
@@ -26,7 +26,7 @@ pub enum LiveMode {
     Line,
     /// JSON lines on standard output, for the bench.
     Json,
-    /// The process reports no progress.
+    /// The process reports no progress, for example because of `--quiet`.
     Off,
 }
 
@@ -41,18 +41,16 @@ pub enum LiveEvent {
         /// Address of the status server, if one was requested.
         http: Option<String>,
     },
-    /// The MADES endpoint serves its outbox.
+    /// The MADES endpoint has started, and serves its outbox.
     Ready {
         /// Addresses on which the endpoint listens. Empty if it does not listen.
         amqp: Vec<String>,
     },
-    /// The process's figures so far, every 250 ms.
+    /// The process reports its counts, rates and latencies so far, every 250 ms.
     Progress(LiveProgress),
-    /// The latest error. A process reports an error only if it differs from the one that it
-    /// reported before.
+    /// An error has occurred. A process reports an error only if it differs from the error that it reported before.
     Error {
-        /// Code, phase and text of the error. The text comes from a peer, so it may contain
-        /// anything.
+        /// Code, phase and text of the error. The text comes from a peer, so it may contain anything.
         text: String,
     },
     /// The process could not write its record to the file.
@@ -68,12 +66,12 @@ pub enum LiveEvent {
     Unknown,
 }
 
-/// Progress of a process. A figure that the process does not know is 0.
+/// Counts, rates and latencies of a process so far. A figure that the process does not know is 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LiveProgress {
     pub elapsed_s: f64,
-    /// Messages that were due in an open loop. 0 in a closed loop.
+    /// Messages that the schedule of an open loop has required so far. 0 in a closed loop.
     pub due: u64,
     pub created: u64,
     /// Messages that the source has handed over to the server, answered or not.
@@ -81,8 +79,8 @@ pub struct LiveProgress {
     pub accepted: u64,
     /// Messages that have reached the sink, including copies and mail that is not of the run.
     pub delivered: u64,
-    /// Rates in messages per second, computed as in a record (`Throughput::per_s`). 0 for a stage that the process does
-    /// not see, and until enough messages have reached the stage.
+    /// Rates in messages per second, computed as in a record (`Throughput::per_s`). A rate is 0 if the process cannot
+    /// see these messages, as a source cannot see deliveries, or if it has seen too few so far.
     pub sent_per_s: f64,
     pub accepted_per_s: f64,
     pub delivered_per_s: f64,
@@ -91,13 +89,14 @@ pub struct LiveProgress {
     /// For a sink: pairs of message and recipient of its run that were delivered or bounced. Unlike
     /// `delivered`, it counts neither copies nor notifications nor mail of others.
     pub settled: u64,
-    /// For a sink: watched mailboxes that are not open now. The sink cannot see mail in them.
+    /// For a sink: number of mailboxes that it should watch but that are not open at present, so that it cannot see
+    /// mail in them.
     pub closed: u64,
-    /// Bytes of the messages that `accepted` or, for a sink, `delivered` counts.
+    /// Bytes of all accepted messages or, for a sink, of all delivered messages.
     pub bytes: u64,
     /// Number of refusals, broken connections and time-outs.
     pub errors: u64,
-    /// For a sink: the part of `errors` that the user ordered with rules.
+    /// For a sink: number of those `errors` that the sink caused on purpose, because the user's rules demand them.
     pub ordered: u64,
     /// Number of sessions that the source may have open at a time.
     pub sessions: u64,
@@ -105,14 +104,13 @@ pub struct LiveProgress {
     pub goal_messages: u64,
     /// Seconds for which messages are created, or 0 if there is no such limit.
     pub goal_s: f64,
-    /// Messages under way: those that a source has created or a relay has queued, and whose fate is
-    /// not yet known.
+    /// Messages under way: those that a source has created or a relay has queued, and whose fate is not yet known.
     pub open: u64,
     /// Seconds for which the process still waits for outstanding messages if nothing more arrives.
     /// 0 while messages are being created.
     pub waits_s: f64,
     pub rejected: u64,
-    /// Messages that failed together with their session.
+    /// Messages that were neither accepted nor rejected, because their session failed.
     pub failed: u64,
     /// Percentiles of the latency in the recent past.
     pub now: LiveTimes,
@@ -121,9 +119,9 @@ pub struct LiveProgress {
 }
 
 impl LiveProgress {
-    /// Returns the errors of a source and its sink together. A fault that the sink was ordered to make is also an error
-    /// of the source, and counts once. If a server between them keeps such faults from the source, only the sink counts
-    /// them.
+    /// Returns the errors of a source and its sink together. A fault that the sink makes on purpose may also appear as
+    /// an error of the source, so the larger of the two numbers counts. The sink's number is larger if a server between
+    /// source and sink hides such faults from the source.
     pub fn errors_with_sink(&self, sink: &Self) -> u64 {
         sink.errors.saturating_sub(sink.ordered).saturating_add(self.errors.max(sink.ordered))
     }
@@ -166,7 +164,7 @@ impl LiveEvent {
         serde_json::to_string(self).expect("an event has no keys that JSON lacks")
     }
 
-    /// Parses a line that a process has printed. Returns `None` if the line is not an event.
+    /// Parses a line that a process has printed with `--live json`. Returns `None` if the line is not an event.
     pub fn from_line(line: &str) -> Option<Self> {
         serde_json::from_str(line).ok()
     }
@@ -194,7 +192,8 @@ mod tests {
     #[test]
     fn a_fault_that_the_sink_was_ordered_to_make_counts_once() {
         let sink = LiveProgress { errors: 8, ordered: 7, ..LiveProgress::default() };
-        // A source that has seen no error is behind a server that keeps the sink's faults from it.
+        // In the last row, the source has seen no error, because a server between source and sink hides the sink's
+        // faults.
         for (of_source, expected) in [(7, 8), (9, 10), (0, 8)] {
             let source = LiveProgress { errors: of_source, ..LiveProgress::default() };
             assert_eq!(source.errors_with_sink(&sink), expected, "{of_source} errors of the source");

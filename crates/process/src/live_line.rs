@@ -5,10 +5,9 @@
 //! ━━━━━━━━━━━━━━━━━━━━─── 3 / 4 s · 30,207 delivered · 12,393 msg/s · p50 6.75 ms · p99 9.08 ms
 //! ━━━━━━━━━━━━━━━━━━━━━─ sent 3,000; waiting for 22 at the sink, at most 8 s more
 //! ```
-//! The line is never wider than the terminal. If there is not enough room, the bar is shortened to
-//! as few as eight columns. Then parts are left out in this order: the median, details, the bar,
-//! the 99th percentile, the rate, errors, the count. If the remaining part, the goal or the wait,
-//! is still too long, it is cut off.
+//! The line is never wider than the terminal. If there is not enough room, the bar is shortened to as few as eight
+//! columns. Then parts are left out in this order: the median, details, the bar, the 99th percentile, the rate, errors,
+//! the count. The goal, or the sentence about a wait, always remains, and is cut to the width of the terminal.
 use crate::live::{LiveMode, LiveProgress};
 use crate::log_writer::LogWriter;
 use crate::terminal::CharacterSet;
@@ -17,19 +16,19 @@ use std::collections::VecDeque;
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-/// Interval between two lines if standard error is not a terminal.
+/// Interval between two progress lines if standard error is a file or a pipe instead of a terminal.
 const LINE_INTERVAL: Duration = Duration::from_secs(5);
 /// Interval between drawings. Drawing more often would take CPU time from the run.
 const DRAW_INTERVAL: Duration = Duration::from_millis(125);
-/// Window over which a rate is computed. It is long enough for a steady figure and short enough to
-/// show a stall.
+/// Window over which a rate is computed. It is long enough for a steady figure and short enough to show a stall.
 const RATE_WINDOW_S: f64 = 1.0;
 /// Assumed width in columns of a terminal that does not tell its width.
 const DEFAULT_WIDTH: usize = 80;
 const MIN_BAR_COLUMNS: usize = 8;
 const MAX_BAR_COLUMNS: usize = 24;
 
-/// A part of the progress line. If there is not enough room, parts are left out in this order.
+/// A short text in the progress line, such as `498 msg/s`. If the terminal is too narrow for all parts, they are left
+/// out in this order, from `Median` on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum LinePart {
     Median,
@@ -39,26 +38,26 @@ pub(crate) enum LinePart {
     Rate,
     Errors,
     Count,
-    /// The goal of the run, or a sentence about a wait. It is never left out.
+    /// Progress towards the goal of the run, or a sentence about what the run waits for. This part always stays.
     Goal,
 }
 
 /// A progress line before it is shortened to the width of a terminal.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LiveLine {
-    /// Share of the goal that is reached. 1 is the whole goal, and `None` means that no bar is drawn.
+    /// Part of the goal that has been reached, from 0 to 1. With `None`, no bar is drawn.
     share: Option<f64>,
     parts: Vec<(LinePart, String)>,
 }
 
 impl LiveLine {
-    /// Creates a line that is a single sentence, for example about a wait.
+    /// Creates a progress line that consists of one sentence, for example about the answers for which a process waits.
     pub fn sentence(share: Option<f64>, text: impl Into<String>) -> Self {
         Self { share, parts: vec![(LinePart::Goal, text.into())] }
     }
 
-    /// Creates the line of a run. `done` is the count so far and `word` names what is counted, for
-    /// example `accepted` or `delivered`.
+    /// Creates the progress line of a run, with its goal, count, rate, latencies and errors. `done` is the count so far
+    /// and `word` names what is counted, for example `accepted` or `delivered`.
     pub fn of(progress: &LiveProgress, done: u64, word: &str, rate_per_s: f64) -> Self {
         if let Some(wait) = RemainingWait::of(progress) {
             return wait.line(progress.created);
@@ -89,14 +88,14 @@ impl LiveLine {
         Self { share: share(progress, done), parts }
     }
 
-    /// Creates the line of a MADES bench, which counts delivered messages and messages in transit.
+    /// Creates the progress line of a MADES bench, with its numbers of messages delivered and in transit.
     pub fn of_mades(progress: &LiveProgress, rate_per_s: f64) -> Self {
         let line = Self::of(progress, progress.delivered, "delivered", rate_per_s);
         line.with_detail(progress.open, "in transit")
     }
 
-    /// Creates the line of a series of `planned` runs. Shows the current run and, after the first
-    /// one, the estimated time that is left.
+    /// Creates the progress line of a command that makes `planned` runs, such as a comparison. Shows the current run
+    /// and, after the first one, the estimated time that is left.
     pub fn of_runs(done: usize, planned: usize, what: &str, began: Instant) -> Self {
         let share = done as f64 / planned.max(1) as f64;
         let line = Self::sentence(Some(share), format!("run {} of {planned}: {what}", done + 1));
@@ -113,8 +112,7 @@ impl LiveLine {
         self
     }
 
-    /// Adds a count such as `3 lost` to the line. Leaves out a count of 0, and leaves a sentence about a wait
-    /// unchanged.
+    /// Adds a count such as `3 lost`, unless the count is 0 or the line only says what the process waits for.
     pub fn with_detail(self, number: u64, word: &str) -> Self {
         let is_wait = matches!(self.parts.as_slice(), [(LinePart::Goal, _)]);
         if number == 0 || is_wait {
@@ -134,8 +132,7 @@ impl LiveLine {
         self.joined(LinePart::Median, " · ")
     }
 
-    /// Returns the sentence of a line that is a single sentence about a wait. Returns `None` for
-    /// any other line.
+    /// Returns the text of a line that only says what the process waits for, and `None` for a line with counts.
     pub fn wait(&self) -> Option<String> {
         match self.parts.iter().rfind(|(part, _)| *part == LinePart::Goal) {
             Some((_, text)) if self.parts.iter().all(|(part, _)| matches!(part, LinePart::Goal | LinePart::Detail)) => {
@@ -145,7 +142,7 @@ impl LiveLine {
         }
     }
 
-    /// Joins the parts that are at least as important as `min_part`.
+    /// Joins the parts of the line, except those that are less important than `min_part`.
     fn joined(&self, min_part: LinePart, separator: &str) -> String {
         let kept = self.parts.iter().filter(|(part, _)| *part >= min_part).map(|(_, text)| text.as_str());
         kept.collect::<Vec<_>>().join(separator)
@@ -186,7 +183,7 @@ impl LiveLine {
     }
 }
 
-/// Wait for outstanding messages, after a process has stopped creating messages.
+/// Time for which a process that creates no more messages still waits for outstanding ones.
 struct RemainingWait {
     open: u64,
     left_s: f64,
@@ -246,15 +243,14 @@ fn whole_seconds(value_s: f64) -> String {
     if value_s < 99.5 { format!("{} s", whole_number(value_s)) } else { seconds(value_s) }
 }
 
-/// Computes a rate over the last second. The times come from the clock of the process that reports.
+/// Computes messages per second over the last second, from reports with a message count and the process's own time.
 #[derive(Clone, Debug, Default)]
 pub struct RateWindow {
     steps: VecDeque<(f64, u64)>,
 }
 
 impl RateWindow {
-    /// Adds a count that was reported at the time `at_s`, and drops counts that the window no
-    /// longer needs.
+    /// Adds a count that was reported at the time `at_s`, and drops counts that the window no longer needs.
     pub fn add(&mut self, at_s: f64, done: u64) {
         self.steps.push_back((at_s, done));
         while self.steps.len() > 2 && self.steps[1].0 <= at_s - RATE_WINDOW_S {
@@ -262,7 +258,8 @@ impl RateWindow {
         }
     }
 
-    /// Discards all counts, because another process reports from now on.
+    /// Discards all counts. Needed before counts of another process are added, for example the sink's after the
+    /// source's.
     pub fn clear(&mut self) {
         self.steps.clear();
     }
@@ -281,9 +278,9 @@ impl RateWindow {
 /// What a process writes about its progress if standard error is not a terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NonTerminalOutput {
-    /// A new line is written every five seconds.
+    /// The process writes a new line every five seconds.
     Lines,
-    /// Nothing is written, because a server may run for weeks.
+    /// The process writes no progress lines. Used for servers, which may run for weeks and would fill a file.
     Nothing,
 }
 
@@ -309,8 +306,7 @@ pub struct TerminalLine {
 }
 
 impl LineDisplay {
-    /// Creates a display on standard error. `elsewhere` says what to write if standard error is not
-    /// a terminal.
+    /// Creates a display on standard error. If that is no terminal, `elsewhere` tells whether lines are written to it.
     pub fn on_stderr(live: LiveMode, elsewhere: NonTerminalOutput) -> Self {
         if !live.is_shown() {
             return Self::Nothing;
@@ -324,8 +320,7 @@ impl LineDisplay {
         }
     }
 
-    /// Returns true if it is time for a new line, and starts the next interval. The caller must
-    /// then show a line.
+    /// Returns true if it is time for a new line, and starts the next interval. The caller must then show a line.
     pub fn take_turn(&mut self) -> bool {
         let now = Instant::now();
         match self {
@@ -336,7 +331,7 @@ impl LineDisplay {
         true
     }
 
-    /// Shows a line if it is time for a new one. Otherwise, `line` is not called.
+    /// If it is time for a new line, calls `line` and shows the line that it returns.
     pub fn show(&mut self, line: impl FnOnce() -> LiveLine) {
         if !self.take_turn() {
             return;
@@ -372,8 +367,8 @@ impl TerminalLine {
         self.drawn_at.is_none_or(|at| at.elapsed() >= DRAW_INTERVAL)
     }
 
-    /// Returns the bytes that replace the line on the terminal by `line`. The last column stays
-    /// free, because writing there would make a terminal move to the next line.
+    /// Returns the bytes that erase the current line on the terminal and write `line` in its place. The last column
+    /// stays free, because writing there would make a terminal move to the next line.
     fn frame(&mut self, line: &LiveLine, width: usize) -> String {
         let text = line.fit(width.saturating_sub(1), self.charset);
         let columns = text.chars().count();
@@ -382,8 +377,7 @@ impl TerminalLine {
         erased + &text
     }
 
-    /// Returns the bytes that remove the line, even if the terminal has become narrower and has
-    /// wrapped it.
+    /// Returns the bytes that remove the line, even if the terminal has become narrower and has wrapped it.
     fn erase(&mut self, width: usize) -> String {
         let columns = std::mem::take(&mut self.columns);
         match columns {
@@ -397,8 +391,8 @@ impl TerminalLine {
     }
 }
 
-/// The progress line of a server that logs to standard error. The line is shown on terminals only,
-/// below the log, and the log's thread draws it.
+/// Shows the progress of a server, such as the relay, below the log that the server writes to a terminal. The log's
+/// thread draws the line, so that the two do not mix.
 pub struct ServerLiveLine {
     display: Option<LogDisplay>,
     accepted: RateWindow,
@@ -411,8 +405,8 @@ struct LogDisplay {
 }
 
 impl ServerLiveLine {
-    /// Creates the line, which is shown only if `live` allows it and if the terminal supports
-    /// escape sequences. The thread of `log` draws it.
+    /// Creates the line, which is shown only if `live` allows it and if the terminal supports escape sequences. The
+    /// thread that writes `log` draws the line.
     pub fn new(live: LiveMode, log: &LogWriter) -> Self {
         let display = LineDisplay::on_stderr(live, NonTerminalOutput::Nothing);
         let letters = match &display {
@@ -448,8 +442,7 @@ fn relay_line(progress: &LiveProgress, accepted_per_s: f64, delivered_per_s: f64
     line.with_part(LinePart::Tail, delivered).with_part(LinePart::Tail, format!("{} queued", count(progress.open)))
 }
 
-/// Returns the width of the terminal on standard error, or `DEFAULT_WIDTH` if the terminal does not
-/// tell it.
+/// Returns the width of the terminal on standard error, or `DEFAULT_WIDTH` if the terminal does not tell it.
 fn width() -> usize {
     let columns = rustix::termios::tcgetwinsize(io::stderr()).map_or(0, |size| usize::from(size.ws_col));
     if columns == 0 { DEFAULT_WIDTH } else { columns }
@@ -558,7 +551,7 @@ mod tests {
     fn a_rate_looks_back_one_second() {
         let mut window = RateWindow::default();
         for quarter in 0..20_u64 {
-            // A thousand messages per second arrive until 3.75 s, and none in the last second.
+            // The count grows until 3.75 s. It stays the same until the last report at 4.75 s, so the rate must be 0.
             window.add(quarter as f64 / 4.0, (quarter * 250).min(3_750));
         }
         assert_eq!(window.per_s(), 0.0);

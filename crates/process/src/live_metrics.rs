@@ -16,12 +16,11 @@ use std::sync::{Arc, Mutex};
 
 #[derive(Clone, Copy, Debug)]
 pub struct MeasuredParty {
-    /// Name of the process, such as `source`, in the message that says where its metrics are
-    /// served.
+    /// Name of the process, such as `source`. It appears in the message that tells the URL of the metrics.
     pub name: &'static str,
     /// Prefix of the metrics' names, such as `mailrun_source_`.
     pub prefix: &'static str,
-    /// Stage until which latencies are measured, such as `accepted`.
+    /// Event until which the latency of a message is measured, such as `accepted`.
     pub stage: &'static str,
 }
 
@@ -49,7 +48,7 @@ impl LiveMetrics {
         Ok(Self { latest })
     }
 
-    /// Replaces the progress that is served, and adds `recent`, the latencies since the last call.
+    /// Replaces the progress that `GET /metrics` shows, and adds the latencies since the last call to the histogram.
     pub fn add(&self, progress: &LiveProgress, recent: &Latencies) {
         let mut latest = lock(&self.latest);
         latest.progress = *progress;
@@ -67,8 +66,8 @@ pub fn response(text: String) -> Response {
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response()
 }
 
-/// Formats counters and, for each stage, the histogram of the latencies until that stage. Each
-/// counter is given as its name without the prefix, its meaning and its value.
+/// Formats counters and, for each stage such as `accepted`, a histogram of the times that messages took to reach it.
+/// Each counter is given as its name without the prefix, its meaning and its value.
 pub fn counters_text(
     prefix: &'static str,
     counters: &[(&str, &str, u64)],

@@ -30,16 +30,15 @@ pub fn is_local_address(address: IpAddr) -> bool {
     }
 }
 
-/// Returns true if nobody between this process and the server can read what they send each other,
-/// because the server has a loopback address or a unix-domain socket. Such a server also shares this
-/// host's clock.
+/// Returns true if nobody between this process and the server can read what they send each other, because the server
+/// has a loopback address or a unix-domain socket. The server then runs on this host, so both use the same clock.
 pub fn is_loopback(server: &Endpoint) -> bool {
     server.ip().is_none_or(|address| address.to_canonical().is_loopback())
 }
 
-/// Returns true if an interface of this host has the address. Asks the kernel from which address it
-/// would send to `ip`, which is `ip` itself for an address of this host. A successful bind would
-/// prove nothing, because with `ip_nonlocal_bind` it succeeds for any address.
+/// Returns true if an interface of this host has the address. Asks the kernel which source address it would use to send
+/// to `ip`. For an address of this host, that is `ip` itself. A successful bind would prove nothing, because with
+/// `ip_nonlocal_bind` it succeeds for any address.
 pub fn is_of_this_host(ip: IpAddr) -> bool {
     let from = |any: IpAddr| {
         let socket = UdpSocket::bind((any, 0))?;
@@ -50,9 +49,8 @@ pub fn is_of_this_host(ip: IpAddr) -> bool {
     ip.is_loopback() || from(any).is_ok_and(|local| local.ip() == ip)
 }
 
-/// Returns true if a server is on this host. `server` is HOST:PORT or unix:PATH. A name that cannot
-/// be looked up counts as this host, because nothing is known about it. A container with its own
-/// address counts as another host.
+/// Returns true if a server is on this host. `server` is HOST:PORT or unix:PATH. A server whose name cannot be looked
+/// up counts as being on this host. A container with its own address counts as another host.
 pub fn is_on_this_host(server: &str) -> bool {
     match Endpoint::resolve(server) {
         Ok(Endpoint::Tcp(address)) => address.ip().is_unspecified() || is_of_this_host(address.ip().to_canonical()),

@@ -1,5 +1,5 @@
-//! Writes the log. A separate thread writes the lines to standard error, so that a reader who stops
-//! reading does not stall any other thread.
+//! Writes a process's log lines to standard error. A separate thread does this, so that a reader who stops reading does
+//! not stall any other thread.
 //!
 //! ```text
 //! any thread ─ write_line ─▶ buffer (bounded; beyond: counted) ─▶ thread ─▶ standard error
@@ -75,7 +75,7 @@ impl LogWriter {
         Self::start_in_form(File::from(stderr), BUFFER_LIMIT, form)
     }
 
-    /// Starts a thread that writes to `out`. Up to `limit` bytes can wait to be written.
+    /// Starts the log thread, which writes the buffered lines to `out`. Up to `limit` bytes can wait to be written.
     pub fn start(out: impl Write + Send + 'static, limit: usize) -> io::Result<Self> {
         Self::start_in_form(out, limit, LogForm::Lines)
     }
@@ -106,8 +106,8 @@ impl LogWriter {
         self.0.filled.notify_one();
     }
 
-    /// Writes lines as they are. The caller must escape hidden characters. Waits until half of the
-    /// buffer is free, so that other lines take precedence.
+    /// Writes lines as they are. The caller must escape hidden characters. This function first waits until half of the
+    /// buffer is free, so that single lines from other threads still find room.
     pub fn write_blocking(&self, lines: &[u8]) {
         let mut state = self.0.lock();
         while state.pending.len() > self.0.limit / 2 {
@@ -215,7 +215,8 @@ impl LogBuffer {
             drop(state);
             self.emptied.notify_all();
             if dropped_count > 0 {
-                // The dropped lines came after the lines of this batch, so report them at its end.
+                // Report the dropped lines at the end of this batch. They were dropped because the lines of this batch
+                // had filled the buffer.
                 let what = format!("log lines were dropped because nobody read them in time lines={dropped_count}");
                 batch.extend_from_slice(format_line("WARN", &what).as_bytes());
             }
@@ -233,7 +234,7 @@ impl LogBuffer {
         }
     }
 
-    /// Writes all bytes, and counts lines that cannot be written as dropped.
+    /// Writes all bytes to `out`. If `out` fails, adds the lines that were not written to the number of dropped lines.
     fn write(&self, mut bytes: &[u8], out: &mut impl Write) {
         while !bytes.is_empty() {
             match out.write(bytes) {
@@ -265,8 +266,8 @@ mod tests {
     fn a_pipe_that_nobody_reads_holds_up_nobody_and_hears_how_much_it_missed() {
         let (mut reader, pipe) = io::pipe().unwrap();
         let writer = LogWriter::start(pipe, 64 << 10).unwrap();
-        // All lines have the same length, so after one was dropped, all lines are dropped until
-        // somebody reads.
+        // All lines have the same length, so once the buffer has no room for one of them, all
+        // further lines are dropped until somebody reads.
         let [line, lost, end] = ["x", "l", "e"].map(|letter| format!("{}\n", letter.repeat(99)));
         (0..10_000).for_each(|_| writer.write_line(line.as_bytes()));
         let dropped = writer.dropped();
@@ -279,7 +280,7 @@ mod tests {
             let lines = BufReader::new(&mut reader).lines().map(Result::unwrap);
             lines.take_while(|line| !line.starts_with("eee")).collect()
         });
-        // Try again until a line fits, because the reader needs some time to make room.
+        // Repeat the line `end`, at which the reader stops, because the log drops it until the reader has made room.
         let lines: Vec<String> = loop {
             writer.write_line(end.as_bytes());
             writer.flush();

@@ -1,7 +1,6 @@
-//! Writes files with results. A file appears only when it is complete, and an older file of the
-//! same name stays until then. A run that cannot start, or that is killed, therefore leaves neither
-//! an empty file nor half of one. FIFOs, devices and descriptors such as `/dev/stdout` are written
-//! to as they are.
+//! Writes result files, such as run records, without ever leaving half of a file. A file appears only when it is
+//! complete, and an older file of the same name stays until then. A run that cannot start, or that is killed, therefore
+//! leaves no empty file either. FIFOs, devices and descriptors such as `/dev/stdout` are written to as they are.
 use crate::reason::reason;
 use anyhow::{Context, Result};
 use rustix::fs::Access;
@@ -19,17 +18,18 @@ use tokio::signal::unix::{SignalKind, signal};
 /// Mode of a new file, from which the umask is subtracted.
 const NEW_FILE_MODE: u32 = 0o666;
 
-/// An output that is being written. It is complete only after `finish`.
+/// A file or stream that receives results. The output is complete only after `finish`.
 #[derive(Debug)]
 pub enum OutputFile {
-    /// A file under a temporary name. `finish` gives the file its final name, and dropping this
-    /// value deletes the file.
+    /// The output file, which has a temporary name until `finish` gives it the final name. Dropping this value deletes
+    /// the file.
     New {
         file: NamedTempFile,
         /// Path of the final file, without symbolic links.
         path: PathBuf,
     },
-    /// A FIFO, a device, a descriptor, or a file in a directory in which we may not create files.
+    /// An output that is written in place: a FIFO, a device, a descriptor, or a file in a directory in which this
+    /// process may not create files.
     Stream(File),
 }
 
@@ -52,7 +52,7 @@ pub fn check(path: &Path) -> Result<()> {
     try_check(path).map_err(|error| cannot_write(path, &error))
 }
 
-/// Writes an output as a whole. An older file stays in place until the new one is complete.
+/// Writes `content` to the file or stream `path`. An older file stays in place until the new file is complete.
 ///
 /// # Errors
 /// Fails if the output cannot be written. The error names the path.
@@ -98,8 +98,8 @@ fn place(path: &Path) -> io::Result<Place> {
     if path.as_os_str().is_empty() {
         return Err(Errno::NOENT.into());
     }
-    // Check for descriptors first: if /dev/stdout leads to a file, other parts of this output have
-    // been written to it, so the file must not be replaced.
+    // Treat a path such as /dev/stdout, which names a descriptor of this process, as a stream even if it leads to a
+    // file. The process may have written other output to that file, so the file must not be replaced.
     let is_descriptor = is_standard_output(path)
         || path == Path::new("/dev/stderr")
         || ["/dev/fd", "/proc/self/fd"].iter().any(|directory| path.parent() == Some(Path::new(directory)));
@@ -126,7 +126,7 @@ fn parent(path: &Path) -> &Path {
 }
 
 impl OutputFile {
-    /// Begins to write an output in an existing directory (see [`check`]). Opening a FIFO waits for its reader.
+    /// Opens an output for writing. Its directory must exist (see [`check`]). Opening a FIFO waits for its reader.
     ///
     /// # Errors
     /// Fails if the output cannot be opened for writing.
@@ -152,7 +152,7 @@ impl OutputFile {
             Err(error) => return Err(error),
         };
         if let Some(older) = older {
-            // Ignore the error, because only root can give a file to its former owner.
+            // Keep the older file's owner, and ignore an error, because only root can change the owner of a file.
             let _ = rustix::fs::fchown(
                 &file,
                 Some(rustix::fs::Uid::from_raw(older.uid())),
@@ -181,8 +181,8 @@ impl OutputFile {
 }
 
 /// Opens a FIFO, a device or a descriptor. Duplicates standard output and standard error instead of
-/// opening them anew, so that later output of the process is appended to this output even if both
-/// go to a file.
+/// opening them anew. If they are files, later output of the process then follows this output and
+/// does not overwrite it.
 fn open_stream(path: &Path) -> io::Result<File> {
     if is_standard_output(path) {
         io::stdout().lock().flush()?;
@@ -210,8 +210,8 @@ impl Write for OutputFile {
     }
 }
 
-/// A log that grows during a run. Unlike a result file, it can be read during the run, and it stays
-/// if the process is killed. An older log is replaced when the first byte is written.
+/// A file for the lines that a run logs, such as the dialogues of its sessions. Unlike a result file, it can be read
+/// during the run, and it stays if the process is killed. An older log is replaced when the first byte is written.
 #[derive(Debug)]
 pub struct LogFile {
     path: PathBuf,
@@ -262,8 +262,7 @@ pub fn report_size_limit_as_error() -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.context("cannot watch for signals")?;
     let _context = runtime.enter();
-    // The runtime is needed only to install the handler, which stays in place after the runtime has
-    // ended.
+    // The runtime is needed only to install the handler, which stays in place after the runtime has ended.
     signal(SignalKind::from_raw(SIGXFSZ)).map(drop).context("cannot watch for signals")
 }
 

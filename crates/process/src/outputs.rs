@@ -37,8 +37,8 @@ impl Outputs {
     }
 
     /// Writes the record and the ledger to their files, if files were requested. If writing fails, sends the record as
-    /// an event and returns the error. `units` is one ledger or, for a sink, three in the order of
-    /// [`Ledger::write_arrivals`].
+    /// an event and returns the error. For a sink, `units` contains three ledgers: arrived, bounced and rewritten mail
+    /// (see [`Ledger::write_arrivals`]). For any other process, it contains one ledger.
     pub fn write_or_report(&self, record: &Record, units: &[&Ledger], events: &EventOutput) -> Option<anyhow::Error> {
         let error = self.write(record, units).err()?;
         events.unwritten(record);
@@ -76,8 +76,7 @@ pub fn write_record(path: &Path, record: &Record) -> Result<()> {
     output_file::write(path, text + "\n")
 }
 
-/// Writes one ledger to a file. The three ledgers of a sink share a file in the form of
-/// [`Ledger::write_arrivals`].
+/// Writes all ledgers of a process to one file: three for a sink, and one for any other process.
 pub fn write_ledger(path: &Path, units: &[&Ledger]) -> Result<()> {
     let written = OutputFile::create(path).and_then(|file| {
         let mut file = BufWriter::new(file);
@@ -92,21 +91,20 @@ pub fn write_ledger(path: &Path, units: &[&Ledger]) -> Result<()> {
 
 /// Records latencies per second in the record's series and, if requested, in an interval log.
 pub struct IntervalRecorder {
-    /// Counts and latencies of each second, for the record.
     pub series: Series,
     tag: &'static str,
     log: Option<IntervalLog<BufWriter<OutputFile>>>,
     path: PathBuf,
     /// The first error of writing the log. After this error, nothing more is written to the log.
     failure: Option<anyhow::Error>,
-    /// Latencies since the last line of the log.
     interval: Latencies,
     interval_began: Duration,
     began: Duration,
 }
 
 impl IntervalRecorder {
-    /// Starts to record at `now`, the start of the run. `tag` names the stage in the interval log.
+    /// Starts to record at `now`, the start of the run. `tag` is the name of the event until which latencies are
+    /// measured, such as `accepted`. Each line of the interval log contains this name.
     pub fn begin(now: Duration, tag: &'static str, hlog: Option<&Path>) -> Result<Self> {
         let log = hlog.map(|path| {
             let file = OutputFile::create(path).map_err(|error| cannot_write(path, &error))?;
@@ -141,8 +139,8 @@ impl IntervalRecorder {
         }
     }
 
-    /// Writes the last interval, which may be short, and closes the interval log. Returns the first error if the log is
-    /// incomplete.
+    /// Writes the last interval, which may be short, and closes the interval log. If any write to the log has failed,
+    /// the log is incomplete, and this function returns the first error.
     pub fn finish(&mut self, now: Duration) -> Option<anyhow::Error> {
         self.write_interval(now);
         if let Some(log) = self.log.take() {
@@ -261,12 +259,13 @@ pub fn record_time() -> Duration {
     mailrun_net::clock::now()
 }
 
-/// Returns the ID that traces use for this host's clock since boot. Each boot has another ID.
+/// Returns the ID of this host's monotonic clock, which messages carry with their time stamps. The ID changes at each
+/// boot, because the clock then starts again.
 pub fn monotonic_clock() -> ClockId {
     ClockId::monotonic(&boot_id())
 }
 
-/// Returns the ID that traces use for this host's wall clock. Each boot has another ID.
+/// Returns the ID of this host's wall clock, which messages carry with their time stamps. The ID changes at each boot.
 pub fn wall_clock() -> ClockId {
     ClockId::realtime(&boot_id())
 }

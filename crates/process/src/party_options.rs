@@ -4,9 +4,8 @@
 //! ```json
 //! {"arguments": ["127.0.0.1:25"], "options": {"messages": ["200"], "mime": [], "to": ["a@b.example", "c@d.example"]}}
 //! ```
-//! A child reads the document from its standard input (`mailrun source --options -`) and parses the
-//! options as if they had been typed. An option is therefore defined only once, by its clap
-//! argument.
+//! A child reads the document from its standard input (`mailrun source --options -`) and parses the options as if they
+//! had been typed. An option is therefore defined only once, by its clap argument.
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, Command, FromArgMatches, ValueEnum};
 use serde::{Deserialize, Serialize};
@@ -96,7 +95,7 @@ impl PartyOptions {
     /// Reads a document that [`Self::to_json`] has made in the parent process.
     ///
     /// # Errors
-    /// Returns an error if the text is longer than 1 MiB or is not such a document.
+    /// Returns an error if the text is longer than 1 MiB, or is not JSON in the form that [`Self::to_json`] writes.
     pub fn read(source: impl Read) -> Result<Self, String> {
         serde_json::from_reader(source.take(MAX_BYTES)).map_err(|error| error.to_string())
     }
@@ -107,13 +106,14 @@ pub fn value_name(value: impl ValueEnum) -> String {
     value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
-/// The options that the user typed, by the names of their arguments. A command must have this as
-/// its first field, because clap removes values from the matches as it fills the fields.
+/// The values of the options that the user typed. The key is the ID of the option's clap argument. This must be the
+/// first field of a command's struct, because clap fills the fields in order and removes each value that it has used
+/// from the matches.
 #[derive(Clone, Debug, Default)]
 pub struct TypedOptions(BTreeMap<String, Vec<String>>);
 
 impl TypedOptions {
-    /// Returns those typed options that the argument group `A` defines.
+    /// Returns the options that the user typed and that belong to the argument group `A`.
     pub fn of<A: Args>(&self) -> PartyOptions {
         let command = A::augment_args(Command::new("options"));
         let typed = command.get_arguments().filter_map(|argument| {

@@ -5,7 +5,7 @@ use std::fs;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessStat {
     pub pid: u32,
-    /// State of the process. `Z` or `X` means that it has ended.
+    /// State of the process as a letter, such as `R` for running. `Z` or `X` means that the process has ended.
     pub state: char,
     pub parent: u32,
     /// ID of the process group. The ID is the PID of the process that leads the group. Likewise,
@@ -26,8 +26,8 @@ pub struct ProcessStat {
 }
 
 impl ProcessStat {
-    /// Parses fields 1, 3 to 6, 10, 12, 14 to 17, 22 and 24. The command's name, field 2, may contain spaces
-    /// and parentheses, so the fields are counted after its last parenthesis.
+    /// Parses fields 1, 3 to 6, 10, 12, 14 to 17, 22 and 24 of `/proc/PID/stat`. The command's name, field 2, may
+    /// contain spaces and parentheses, so the fields are counted after its last parenthesis.
     pub fn parse(text: &str) -> Option<Self> {
         let (before, after) = text.rsplit_once(')')?;
         let mut fields = after.split_ascii_whitespace();

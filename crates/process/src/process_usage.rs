@@ -1,16 +1,16 @@
 //! Resources that a process has used, read from `/proc`: CPU time, peak memory, and bytes written
 //! to storage.
 //!
-//! Programs of mailrun and other programs are measured in the same way. [`of`] can also read a
-//! child that has ended but was not waited for. At that time, the CPU time of the child is
-//! complete.
+//! The figures of mailrun's processes and of a tested server are comparable, because both come from `/proc`. [`of`] can
+//! also read a child that has ended, as long as its parent has not waited for it. The CPU time of the child is then
+//! final.
 use crate::proc_stat::{ProcessStat, field};
 use mailrun_measurement::record::Party;
 use rustix::time::{ClockId, clock_gettime};
 use std::fs;
 
-/// Resources that a process has used since its start. Memory and written bytes are `None` for a
-/// process that has ended, and if the kernel does not show them.
+/// Resources that a process has used since its start. Memory and written bytes are `None` if the process has ended or
+/// the kernel does not show them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ProcessUsage {
     pub user_s: f64,
@@ -22,8 +22,8 @@ pub struct ProcessUsage {
 }
 
 impl ProcessUsage {
-    /// Copies these figures into the row of a process in the run record. Keeps the row's peak
-    /// memory and written bytes if they are larger.
+    /// Copies CPU times, peak memory and written bytes into `party`, the row of a process in the run record. Keeps the
+    /// row's peak memory and written bytes if they are larger.
     pub fn fill(&self, party: &mut Party) {
         party.user_s = Some(self.user_s);
         party.sys_s = Some(self.sys_s);
@@ -55,8 +55,8 @@ impl ProcessUsage {
         }
     }
 
-    /// Returns `later`, a later reading of the same process. Peak memory and written bytes of this
-    /// reading are kept if they are larger, because a process that has ended no longer shows them.
+    /// Merges this reading of a process's usage with a later reading. All figures come from `later`, except that the
+    /// larger peak memory and written bytes are kept, because a process that has ended no longer shows them.
     pub fn followed_by(self, later: Self) -> Self {
         Self {
             max_rss_bytes: later.max_rss_bytes.max(self.max_rss_bytes),
@@ -70,8 +70,8 @@ pub fn own() -> ProcessUsage {
     let used = read("self").unwrap_or_default();
     let exact = clock_gettime(ClockId::ProcessCPUTime);
     let exact_s = exact.tv_sec as f64 + exact.tv_nsec as f64 / 1e9;
-    // /proc splits the time into user and system time, but counts in hundredths of a second, which
-    // is too coarse for a run of 50 ms. Split the exact time of the clock in the same ratio.
+    // /proc splits the time into user and system time, but counts in hundredths of a second, which is too coarse for a
+    // run of 50 ms. The kernel's CPU clock of this process is exact, so split its time in the ratio that /proc shows.
     let user_share = match used.user_s + used.sys_s {
         total if total > 0.0 => used.user_s / total,
         _ => 1.0,
@@ -79,7 +79,7 @@ pub fn own() -> ProcessUsage {
     ProcessUsage { user_s: exact_s * user_share, sys_s: exact_s * (1.0 - user_share), ..used }
 }
 
-/// CPU time and memory that this process has used so far. A sample is cheaper to read than [`own`].
+/// CPU time and memory that this process has used so far. A sample reads fewer files than [`own`] does.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct OwnSample {
     /// CPU time in user mode and in the kernel, in seconds.

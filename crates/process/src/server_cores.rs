@@ -77,7 +77,7 @@ mod tests {
         let before = sched_getaffinity(None).unwrap();
         let first = (0..CpuSet::MAX_CPU).find(|number| before.is_set(*number)).unwrap();
         let mut command = Command::new("/bin/sh");
-        // The shell starts grep, which must have the same processors as its parent.
+        // The command `true` makes the shell start grep as its own child, which must inherit the shell's processor.
         command.args(["-c", "grep Cpus_allowed_list /proc/self/status; true"]).stdout(Stdio::piped());
         let output = spawn_on(&mut command, 1).unwrap().wait_with_output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();

@@ -1,8 +1,8 @@
 //! The processes of a server under test, found by the address at which it listens.
 //!
-//! `/proc/net` has the inode of the socket that listens at an address, and `/proc/PID/fd` the
-//! processes that hold it. Both show only what this process may see: a server in another network
-//! namespace, or of another user, remains unknown.
+//! `/proc/net` shows the inode of the socket that listens at an address, and `/proc/PID/fd` shows
+//! which processes hold that socket. Both show only what this process may see: a server in another
+//! network namespace, or of another user, remains unknown.
 use crate::local_address::is_of_this_host;
 use crate::proc_stat;
 use mailrun_net::Endpoint;
@@ -18,11 +18,10 @@ const FORWARDERS: [&str; 8] =
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ServerProcesses {
-    /// These processes of this host hold the listening socket.
+    /// The processes of this host that have the listening socket open.
     Here(BTreeSet<u32>),
-    /// The address belongs to another host.
     Elsewhere,
-    /// The processes cannot be found. The text says why.
+    /// The server's processes cannot be determined. The text is the reason.
     Unknown(&'static str),
 }
 
@@ -63,7 +62,7 @@ fn listening_at_any(endpoints: &[Endpoint]) -> ServerProcesses {
     };
     match () {
         () if holders.is_empty() => ServerProcesses::Unknown("its process may not be looked at"),
-        // PID 1 may hold the socket for a server that it will start later (socket activation).
+        // With socket activation, PID 1 holds the socket for a server that it starts later, so PID 1 is not the server.
         () if holders.contains(&1) => ServerProcesses::Unknown("the first process of the host listens for it"),
         () if holders.iter().any(is_forwarder) => ServerProcesses::Unknown("its port is forwarded"),
         () => ServerProcesses::Here(holders),
@@ -81,8 +80,8 @@ fn holds(pid: u32, inodes: &BTreeSet<u64>) -> bool {
     })
 }
 
-/// Finds the sockets that listen at an address in `/proc/net/tcp` or `/proc/net/tcp6`, whose
-/// addresses are words of 32 bits in the host's byte order.
+/// Returns the inodes of the sockets that listen at `wanted`. The text of `/proc/net/tcp` or
+/// `/proc/net/tcp6` writes addresses as 32-bit words in the host's byte order.
 fn tcp_listeners(table: &str, wanted: SocketAddr) -> Vec<u64> {
     const LISTEN: &str = "0A";
     let row = |line: &str| {
@@ -122,7 +121,7 @@ fn ip_address(hex: &str) -> Option<IpAddr> {
     }
 }
 
-/// Finds the sockets that listen at a path in `/proc/net/unix`.
+/// Returns the inodes of the sockets that listen at `wanted`, from the text of `/proc/net/unix`.
 fn unix_listeners(table: &str, wanted: &Path) -> Vec<u64> {
     /// Flag of a listening socket (`SO_ACCEPTCON`).
     const ACCEPTS: u32 = 1 << 16;
@@ -177,9 +176,8 @@ mod tests {
         assert!(matches!(listening_at("nonsense"), ServerProcesses::Unknown(_)));
     }
 
-    /// The kernel may forward a port to a server in another network namespace. The socket tables of
-    /// this namespace do not list such a server. A server of another user is listed, but its
-    /// descriptors cannot be read.
+    /// If the kernel forwards a port to a server in another network namespace, the socket tables of this namespace do
+    /// not list the server. A server of another user is listed, but its descriptors cannot be read.
     #[test]
     fn a_process_that_may_not_be_looked_at_is_unknown() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -14,20 +14,20 @@ pub struct StartWait {
 }
 
 impl StartWait {
-    /// Time after which a command stops trying. A server that was started together with the command
-    /// listens within this time, and a user who mistyped the port loses no more than that.
+    /// Time after which a command stops trying to connect. It is long enough for a server that was
+    /// started together with the command, and short enough for a user who mistyped the port.
     pub const LIMIT: Duration = Duration::from_secs(2);
 
     pub fn begin() -> Self {
         Self { until: Some(Instant::now() + Self::LIMIT) }
     }
 
-    /// Makes a wait that is over at once, so that every refused connection is final.
+    /// Returns a wait of zero length, with which the caller gives up after the first refused connection.
     pub fn none() -> Self {
         Self { until: None }
     }
 
-    /// Sleeps before another attempt to connect. Returns false at once if the time is over.
+    /// Sleeps before another attempt to connect. Returns false at once if [`Self::LIMIT`] has passed.
     pub fn pause(&self) -> bool {
         self.next_pause().inspect(|pause| std::thread::sleep(*pause)).is_some()
     }

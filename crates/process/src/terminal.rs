@@ -17,13 +17,11 @@ pub fn width(stream: &impl AsFd) -> Option<usize> {
     Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
 }
 
-/// Characters that the reader of an output can display.
+/// Characters that may appear in an output, because the user's locale and terminal can display them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CharacterSet {
-    /// The reader can display all characters.
     #[default]
     Utf8,
-    /// The reader can display only ASCII.
     Ascii,
 }
 
@@ -32,8 +30,8 @@ impl CharacterSet {
         Self::of(|name| env::var_os(name))
     }
 
-    /// Returns the characters that the locale and the terminal support according to the environment
-    /// variables that `variable` returns.
+    /// Returns the characters that the locale and the terminal support. `variable` returns the environment variables
+    /// that tell this, such as LANG and TERM.
     pub fn of(variable: impl Fn(&str) -> Option<OsString>) -> Self {
         let set = |name: &str| variable(name).filter(|value| !value.is_empty());
         let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(set).unwrap_or_default();
@@ -83,7 +81,7 @@ fn ascii(letter: char) -> char {
 /// When an output has colours (`--color`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Color {
-    /// On a terminal, unless NO_COLOR is set or TERM is dumb
+    /// Colours on a terminal, unless NO_COLOR is set or TERM is dumb
     #[default]
     Auto,
     /// Always

@@ -5,9 +5,9 @@ pub enum TlsMode {
     /// No TLS
     #[default]
     None,
-    /// After STARTTLS
+    /// TLS starts after STARTTLS
     #[value(name = "starttls")]
     StartTls,
-    /// Before the greeting
+    /// TLS starts before the greeting
     Implicit,
 }

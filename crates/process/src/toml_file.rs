@@ -48,7 +48,7 @@ impl ConfigError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigErrors {
     pub file: PathBuf,
-    /// The errors in the order of the file.
+    /// The errors, sorted by their positions in the file.
     pub errors: Vec<ConfigError>,
 }
 
@@ -72,7 +72,7 @@ pub fn read<T: DeserializeOwned>(text: &str) -> Result<T, ConfigError> {
     })
 }
 
-/// Rewrites a message of serde as one line. For an unknown key, suggests a similar known key, if
+/// Rewrites an error message of serde so that it fits on one line. For an unknown key, suggests a similar known key, if
 /// there is one, instead of listing all known keys.
 fn plain_message(message: &str) -> String {
     let mut words = message.split('`').skip(1).step_by(2);
@@ -86,8 +86,8 @@ fn plain_message(message: &str) -> String {
     message.replace('\n', ", ")
 }
 
-/// Makes the message for an unknown key. If a known key has a similar name, the message suggests
-/// it. Otherwise it lists the known keys.
+/// Makes the error message for an unknown key. If a known key has a similar name, the message suggests it. Otherwise it
+/// lists the known keys.
 pub fn unknown_key<'k>(key: &str, place: &str, known: impl Iterator<Item = &'k str> + Clone) -> String {
     match nearest(key, known.clone()) {
         Some(known) => format!("unknown key {key:?}{place}; did you mean {known:?}?"),
@@ -129,7 +129,7 @@ impl ErrorCollector {
         self.errors.borrow_mut().push((span.start, what.into()));
     }
 
-    /// Adds a warning, for example about a file of secrets that other users may read. The
+    /// Records a warning about the configuration, for example that other users may read a file of secrets. The
     /// configuration is still valid.
     pub fn warn(&self, what: String) {
         self.warnings.borrow_mut().push(what);
@@ -169,7 +169,7 @@ impl ErrorCollector {
 /// A table of a TOML file. It remembers which keys were read, so that `finish` can report the
 /// others as unknown.
 pub struct Section<'a> {
-    /// Names of the tables that lead to this one. Empty for the file itself.
+    /// Names of this table and of the tables around it, the outermost first. Empty for the file itself.
     path: Vec<&'static str>,
     /// Name of the table in error messages, for example ` in [limits]` or ` in route 1`.
     place: String,
@@ -181,9 +181,8 @@ pub struct Section<'a> {
 }
 
 impl<'a> Section<'a> {
-    /// Returns the table of a whole file, or `None` if the file is too long or is not valid TOML.
-    /// After a syntax error the parser may have misread the keys that follow, so no errors in them
-    /// are reported.
+    /// Returns the table of a whole file, or `None` if the file is too long or is not valid TOML. After a syntax error
+    /// the parser may have misread the keys that follow, so no errors in them are reported.
     pub fn root(text: &'a str, max_bytes: usize, errors: &'a ErrorCollector) -> Option<Self> {
         if text.len() > max_bytes {
             errors.add(&(0..0), format!("it is longer than {max_bytes} bytes"));
@@ -212,7 +211,7 @@ impl<'a> Section<'a> {
         Self { path, place, span, entries, known_keys: Vec::new(), errors }
     }
 
-    /// Returns the position of a key. Returns `None` if the key is missing or was read already.
+    /// Returns the position of `key` in the file. Returns `None` if the key is missing or its value was read already.
     pub fn key(&self, key: &str) -> Option<Range<usize>> {
         self.entries.get(key).map(|(span, _)| span.clone())
     }
@@ -253,8 +252,7 @@ impl<'a> Section<'a> {
         Some((span, text))
     }
 
-    /// Reads a text or a number, and converts it with `parse`. If `parse` fails, records the error
-    /// and returns `None`.
+    /// Reads a text or a number, and converts it with `parse`. If `parse` fails, records the error and returns `None`.
     pub fn value<T>(
         &mut self,
         key: &'static str,
@@ -265,7 +263,7 @@ impl<'a> Section<'a> {
         self.errors.ok_or_add(&span, parse(&text))
     }
 
-    /// Reads a list of texts. A single text counts as a list of one.
+    /// Reads a list of texts, each with its position in the file. A single text counts as a list of one.
     pub fn list(&mut self, key: &'static str, example: &str) -> Option<Vec<(Range<usize>, String)>> {
         let value = self.take(key)?;
         let span = value.span();
@@ -313,7 +311,8 @@ impl<'a> Section<'a> {
         Some(flag)
     }
 
-    /// Reads the table `[key]`. Returns `None` if it is missing or, with an error, if it is no table.
+    /// Reads the table `[key]` as a section with its own keys. Returns `None` if the key is missing. If its value is
+    /// not a table, records an error and returns `None`.
     pub fn table(&mut self, key: &'static str) -> Option<Section<'a>> {
         let value = self.take(key)?;
         let span = value.span();
@@ -348,8 +347,8 @@ impl<'a> Section<'a> {
         sections
     }
 
-    /// Reads a value and lets serde check it as if it were the only key of a file of type `T`. Each
-    /// item of a list is first checked alone, so that an error gets the position of the item.
+    /// Checks the value of `key` by letting serde read it as a file of type `T` that contains only this key. Each item
+    /// of a list is first checked alone, so that an error gets the position of the item.
     ///
     /// `check` can refuse a value that serde accepts.
     pub fn check<T: DeserializeOwned>(
@@ -363,7 +362,8 @@ impl<'a> Section<'a> {
         let check_one = |value: Spanned<DeValue<'a>>| {
             let span = value.span();
             let mut document = value;
-            // Nest the value in the tables of its path, because serde expects it where a whole file has it.
+            // `T` describes a whole file, so serde cannot read it from the value alone. Put the value into a document
+            // that has only this key, inside the same tables as in the file.
             for name in std::iter::once(&key).chain(self.path.iter().rev()) {
                 let table = DeTable::from_iter([(Spanned::new(span.clone(), Cow::Borrowed(*name)), document)]);
                 document = Spanned::new(span.clone(), DeValue::Table(table));
@@ -378,7 +378,7 @@ impl<'a> Section<'a> {
                 check_one(Spanned::new(item.span(), DeValue::Array(std::iter::once(item.clone()).collect())));
             }
         }
-        // Check the list as a whole only if its items are sound, because their errors would otherwise be reported
+        // Check the whole list only if all its items are valid, because an error in an item would otherwise be reported
         // twice.
         if self.errors.count() == errors_before {
             check_one(value);

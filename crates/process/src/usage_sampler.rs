@@ -10,12 +10,12 @@ const NS_PER_S: u64 = 1_000_000_000;
 /// then 4, and so on.
 const MAX_ROWS: usize = 36_000;
 
-/// Part of a second that must be sampled before its usage is shown. With less, the kernel's ticks
-/// of 10 ms would distort the figure.
+/// Minimum part of a second, in seconds, that the samples must cover. If they cover less, the usage in this second is
+/// not shown, because over a shorter time, the kernel's ticks of 10 ms would distort the figure.
 const MIN_COVERED_S: f64 = 0.4;
 
-/// Usage of a process per second. The usage between two samples counts for the second that contains
-/// their midpoint.
+/// CPU time and memory that a process uses in each second. The CPU time between two samples counts for the second that
+/// contains their midpoint.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct UsageSampler {
     /// Time of the last sample and the CPU time at that moment.
@@ -26,7 +26,7 @@ pub struct UsageSampler {
     rows: Vec<UsageInterval>,
 }
 
-/// Usage during the time of one row, which starts at the clock time `second`.
+/// Usage of the process during the time that one row covers. This time begins at `second` of the clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct UsageInterval {
     second: u64,
@@ -49,8 +49,8 @@ impl UsageSampler {
         self.add(now, own.used_s, own.rss_bytes);
     }
 
-    /// Adds a sample. `used_s` is the CPU time since the process started, and `rss_bytes` its
-    /// resident memory, if known.
+    /// Adds a sample of the process that was taken at the time `now`. `used_s` is the CPU time since the process
+    /// started, and `rss_bytes` its resident memory, if known.
     pub fn add(&mut self, now: Duration, used_s: f64, rss_bytes: Option<u64>) {
         let Some((before, used_before_s)) = self.last.replace((now, used_s)) else { return };
         let covered = now.saturating_sub(before);
@@ -111,7 +111,7 @@ impl UsageSampler {
     /// Returns the usage in the last second, or in the one before if the last has too few samples.
     pub fn latest(&self) -> Option<UsageRow> {
         let is_settled = |row: &&UsageInterval| row.covered_s >= MIN_COVERED_S;
-        // Use the previous second if the current one is still too short for a reliable figure.
+        // Use the previous second if samples cover too little of the current one for a reliable figure.
         let row = self.rows.iter().rev().take(2).find(is_settled)?;
         let rss_bytes = self.rows.last().map_or(row.rss_bytes, |last| last.rss_bytes);
         Some(UsageRow { second: row.second, cores: row.used_s / row.covered_s, rss_bytes })

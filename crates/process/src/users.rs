@@ -60,9 +60,9 @@ impl UserTable {
         self.secrets.get(name).cloned().unwrap_or(made_up)
     }
 
-    /// Returns the keys for a user's password. Computes them at the first login and keeps them
-    /// while there is room. A name gets made-up keys if it is unknown or if SCRAM-SHA-256 does not
-    /// allow its password.
+    /// Returns the SCRAM keys that are derived from a user's password. Computes the keys at the first login and keeps
+    /// them while there is room. A name gets made-up keys if it is unknown or if SCRAM-SHA-256 does not allow its
+    /// password.
     fn scram_keys(&self, name: &str) -> Keys {
         let salt = self.made_up.salt(name);
         if let Some(keys) = self.cached_keys().get_mut(&salt) {
@@ -85,8 +85,8 @@ impl UserTable {
 }
 
 impl Users {
-    /// Reads the users and passwords that may log in from a file. Returns an error if the file
-    /// cannot be read, has a malformed line, or contains no users.
+    /// Reads a file with the users that may log in and their passwords. Returns an error if the file cannot be read,
+    /// has a malformed line, or contains no users.
     pub fn read(path: &Path) -> Result<Self> {
         let text = text_file::read(path, text_file::MAX_BYTES);
         let text = text.map_err(|error| anyhow!("cannot read {}: {}", path.display(), reason(&error)))?;
@@ -129,8 +129,8 @@ impl Users {
         }
     }
 
-    /// Returns the secret with which a digest must be compared. For an unknown name, returns a
-    /// secret that no digest matches.
+    /// Returns the secret against which the digest that a client has sent must be checked. For an unknown name, returns
+    /// a secret that no digest matches.
     pub fn secret(&self, auth: &Auth<'_>) -> Option<Secret> {
         match self {
             Self::Anybody => Some(Secret::Any),

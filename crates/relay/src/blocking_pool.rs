@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 
 type BlockingTask = Box<dyn FnOnce() + Send>;
 
-/// Handle of a pool of threads. All clones of a handle share the pool's threads.
+/// Handle through which an event loop gives work to a pool of threads. All clones of a handle share the pool's threads.
 #[derive(Clone, Debug)]
 pub(super) struct BlockingPool(Sender<BlockingTask>);
 

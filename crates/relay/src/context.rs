@@ -16,12 +16,13 @@ use mailrun_spool::{Backlog, Spool};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Bytes of the memory budget for an envelope, so that a message of maximum size has room as well.
+/// Maximum size, in bytes, of an envelope for which the memory budget for incoming mail must have room beside the
+/// longest message.
 const MAX_ENVELOPE_BYTES: u64 = 1 << 20;
 
 pub(super) struct RelayContext {
     config: Mutex<Arc<Config>>,
-    /// Configuration at the start, which keeps the settings that a reload cannot change.
+    /// Configuration with which the relay has started. Settings that a reload cannot change are read from it.
     initial_config: Arc<Config>,
     pub(super) shares: WorkerShares,
     /// Each reload increments the version, so that a worker notices a new configuration cheaply.
@@ -32,8 +33,8 @@ pub(super) struct RelayContext {
     pub(super) resolver: Resolver,
     pub(super) ca_files: Arc<CaFiles>,
     pub(super) spool_pool: BlockingPool,
-    /// Threads that deliver into Maildirs. They are separate, so that a hanging file system does
-    /// not block reads of the spool.
+    /// Threads that deliver into Maildirs. They are separate from `spool_pool`, so that a hanging file system does not
+    /// block reads of the spool.
     pub(super) maildir_pool: BlockingPool,
     pub(super) converter_pool: BlockingPool,
     pub(super) maildir_names: Arc<maildir::MaildirNames>,
@@ -146,15 +147,14 @@ impl RelayContext {
         share
     }
 
-    /// Logs how many faults were counted instead of logged, at most once a minute for each kind of
-    /// fault.
+    /// For each kind of fault, logs at most once a minute how many further faults were counted instead of logged.
     pub(super) fn log_fault_summaries(&self) {
         for (fault, count) in self.fault_log.summaries(clock::now()) {
             tracing::warn!(target: LOG_TARGET, "{count} more {}", fault.text());
         }
     }
 
-    /// Returns true if the spool has failed. A failed spool accepts nothing until a restart.
+    /// Returns true if the spool has failed and therefore accepts no messages until the relay is restarted.
     pub(super) fn has_failed(&self) -> bool {
         self.spool.failure().is_some()
     }

@@ -31,7 +31,7 @@ pub(super) struct RelayCounters {
     pub(super) hung_up: RelayCounter,
     /// Recipients whose message was accepted by a next hop, stored in a Maildir, or discarded.
     pub(super) delivered: RelayCounter,
-    /// Recipients whose attempt failed temporarily. A recipient counts once for each such attempt.
+    /// Attempts that failed temporarily, counted separately for each recipient.
     pub(super) deferred: RelayCounter,
     pub(super) failed: RelayCounter,
     pub(super) expired: RelayCounter,

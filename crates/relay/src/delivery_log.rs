@@ -4,9 +4,9 @@
 //! ```text
 //! worker ─ record ─▶ its batch (bounded) ─ every 100 ms, or when full ─▶ thread: lines ─▶ LogWriter
 //! ```
-//! A worker only stores references and formats nothing. If the level of the log excludes `info`, a
-//! delivery costs the worker only the check of that level. Deliveries never wait for a slow log:
-//! entries that do not fit are dropped, and their number is logged.
+//! A relay worker only stores references to each message and its result. The log's own thread formats the lines. If the
+//! log level excludes `info`, the worker stores nothing. Deliveries never wait for a slow log: if too many batches wait
+//! for the thread, new batches are dropped, and the number of lost lines is logged.
 use super::fault_log::LOG_TARGET;
 use crate::message::Message;
 use crate::message::envelope::{DeliveryRefusal, MessageEnvelope};
@@ -24,13 +24,13 @@ use tracing::level_filters::LevelFilter;
 
 const BATCH_ENTRIES: usize = 1024;
 const MAX_PENDING_BATCHES: usize = 16;
-/// Maximum time that an entry stays in a batch that is not full. If the worker is idle, an entry
-/// can stay longer, because the worker checks the time only at its next tick.
+/// Time after which a busy worker passes a partly filled batch to the log's thread. An idle worker does so at its next
+/// tick.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(100);
-/// The thread passes lines to the log in pieces of about this many bytes. A single attempt with
-/// many recipients may exceed the limit.
+/// The delivery log's thread passes lines to the `LogWriter` in pieces of about this many bytes. A piece may be longer,
+/// because the lines of one attempt are not split.
 const WRITE_BYTES: usize = 32 << 10;
-/// Maximum time that the relay waits at its end until the last batches are written.
+/// Maximum time that a stopping relay waits until the last batches are written.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
 struct LoggedDelivery {
@@ -63,8 +63,8 @@ impl DeliveryLog {
         LevelFilter::current() >= LevelFilter::INFO
     }
 
-    /// Keeps the reply with which the next hop accepted a message. The next call of `record` adds
-    /// the reply to the entry of that message.
+    /// Stores the reply with which the next hop accepted a message. The next call of `record` must be about that
+    /// message, and logs the reply.
     pub(super) fn keep_reply(&self, reply: DeliveryRefusal) {
         *self.accept_reply.borrow_mut() = Some(reply);
     }
@@ -110,7 +110,7 @@ impl DeliveryLog {
     }
 }
 
-/// Handle of the thread that writes the log. All clones of a handle share the thread.
+/// Sends batches to the thread that writes the delivery log. Clones send to the same thread.
 #[derive(Clone)]
 pub(super) struct DeliveryLogWriter {
     sender: SyncSender<LogWriterCommand>,
@@ -152,14 +152,14 @@ impl DeliveryLogWriter {
         self.dropped.total.load(Ordering::Relaxed)
     }
 
-    /// Waits until all entries are written, but at most for `FLUSH_TIMEOUT`.
+    /// Waits until the thread has written all batches, but at most for `FLUSH_TIMEOUT`.
     pub(super) fn flush(&self) {
         let (done, is_done) = sync_channel(1);
         let latest = Instant::now() + FLUSH_TIMEOUT;
         while self.sender.try_send(LogWriterCommand::Flush(done.clone())).is_err() && Instant::now() < latest {
             std::thread::sleep(Duration::from_millis(1));
         }
-        // Give up if nobody reads the log, because the relay must be able to stop even if the last log lines are lost.
+        // Give up after the time limit, because the relay must be able to stop even if nobody reads its log.
         let _ = is_done.recv_timeout(latest.saturating_duration_since(Instant::now()));
     }
 }
@@ -332,7 +332,7 @@ mod tests {
     fn batches_beyond_the_limit_are_counted_and_all_others_written() {
         let (open, opened) = channel();
         let (print, printed) = channel();
-        // Give the log no buffer, so that the first blocked write already blocks it.
+        // Give the log no buffer, so that it accepts no more lines once its first write blocks.
         let log = LogWriter::start(BlockedWriter(opened, print), 0).unwrap();
         let writer = DeliveryLogWriter::start(log.clone()).unwrap();
         let batches = MAX_PENDING_BATCHES as u64 * 3;
@@ -340,8 +340,8 @@ mod tests {
             writer.submit(vec![entry(DeliveryResult::Delivered, &["c@d", "e@f"])]);
         }
         let lost = writer.dropped_lines();
-        // Up to three batches beyond `MAX_PENDING_BATCHES` are kept: one that is being written, one in the log, and one
-        // between the two.
+        // Besides the `MAX_PENDING_BATCHES` batches in the channel, three may be on their way: one in the delivery
+        // log's thread, one in the `LogWriter`'s buffer and one that it writes. All other batches must be dropped.
         assert!(
             lost >= 2 * (batches - MAX_PENDING_BATCHES as u64 - 3),
             "{lost}: nothing waits for a log that stands still"

@@ -21,8 +21,8 @@ const SEGMENT_BYTES: u64 = 64 << 20;
 /// With fewer descriptors than this for sessions and connections, a relay refuses to start.
 const MIN_CONNECTIONS: u64 = 32;
 
-/// Limits that the process's descriptors permit, which never exceed the configured limits. The configuration keeps the
-/// configured limits, so that a reload can tell whether the user has changed them.
+/// The configured limits, reduced if the system grants too few file descriptors for them. The configuration keeps the
+/// original limits, so that a reload can tell whether the user has changed them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct GrantedLimits {
     /// Maximum number of simultaneous sessions per listener.
@@ -34,8 +34,8 @@ pub(crate) struct GrantedLimits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct DescriptorNeed {
     segments: u64,
-    /// Number of descriptors that sessions and connections cannot use, including one for each
-    /// segment of the spool.
+    /// Number of descriptors reserved for everything but sessions and deliveries, including one for each segment of the
+    /// spool.
     reserved: u64,
     listeners: u64,
     sessions: u64,
@@ -64,15 +64,15 @@ impl DescriptorNeed {
         self.reserved + self.listeners * self.sessions + self.deliveries
     }
 
-    /// Returns how many sessions per listener and how many deliveries `granted` descriptors permit,
-    /// or `None` if the descriptors are too few for a useful relay.
+    /// Returns how many sessions per listener and how many deliveries `granted` descriptors permit, or `None` if fewer
+    /// than `MIN_CONNECTIONS` descriptors would be left for both.
     fn share_out(&self, granted: u64) -> Option<(u64, u64)> {
         if granted >= self.total() {
             return Some((self.sessions, self.deliveries));
         }
         let rest = granted.checked_sub(self.reserved).filter(|rest| *rest >= MIN_CONNECTIONS)?;
-        // Deliveries get a quarter of the unreserved descriptors, or more if the sessions cannot
-        // use three quarters.
+        // Deliveries may use at least a quarter of `rest`, the descriptors that sessions and deliveries share. If the
+        // sessions need less than the other three quarters, deliveries also get what the sessions leave.
         let left_by_sessions = rest.saturating_sub(self.listeners * self.sessions);
         let deliveries = self.deliveries.min(left_by_sessions.max(rest / 4));
         let sessions = self.sessions.min((rest - deliveries) / self.listeners.max(1));
@@ -80,8 +80,8 @@ impl DescriptorNeed {
     }
 }
 
-/// Raises the process's limit of open files as far as possible. If that is not enough, the returned
-/// limits are lower than the configured ones, and there is a warning for the log.
+/// Raises the process's limit of open files to the number that the relay needs, or as far as the system permits. If
+/// that is not enough, returns lower limits than the configured ones, and a warning for the log.
 ///
 /// # Errors
 /// Fails if there are too few descriptors for any useful relay. The error says how to raise the
@@ -112,8 +112,8 @@ pub(super) fn raise_limit(config: &Config) -> Result<(GrantedLimits, Option<Stri
     Ok((limits, warning))
 }
 
-/// Counts the segment files in the spool's directory. If the spool was larger before, there may be more of them than
-/// the configuration now permits.
+/// Counts the segment files in the spool's directory. There may be more than the configured size of the spool permits,
+/// because an earlier configuration may have permitted a larger spool.
 fn count_segments(directory: &Path) -> u64 {
     let names = std::fs::read_dir(directory).into_iter().flatten().flatten();
     names.filter(|entry| entry.file_name().as_encoded_bytes().starts_with(b"segment-")).count() as u64
@@ -169,8 +169,8 @@ mod tests {
     }
 
     proptest! {
-        /// The shares never add up to more descriptors than were granted, and each share permits at
-        /// least one connection.
+        /// Sessions, deliveries and the reserve together must never use more descriptors than were granted, and at
+        /// least one session and one delivery must be possible.
         #[test]
         fn shares_never_exceed_what_is_granted(
             set_aside in 0_u64..5_000,

@@ -16,13 +16,13 @@ use std::time::{Duration, Instant};
 /// Numbers of messages per sync that the test measures, in this order.
 const GROUPS: [u32; 3] = [1, 8, 64];
 const SIZES: [u64; 3] = [1 << 10, 4 << 10, 64 << 10];
-/// Size of the test file in bytes. It holds more than seven of the largest batches of the usual
-/// message sizes.
+/// Size of the test file in bytes. It has room for seven of the largest batches that the test writes by default, which
+/// have 64 messages of 64 KiB.
 const SEGMENT_BYTES: u64 = 32 << 20;
 const MIN_SEGMENT_BYTES: u64 = 8 << 20;
 const IN_MEMORY: [&str; 2] = ["tmpfs", "ramfs"];
-/// If the median sync takes fewer milliseconds than this, the test warns that a cache and not the
-/// disk has answered, because disks are slower.
+/// If the median sync of single messages takes less time than this, the test warns that a cache has answered instead of
+/// the disk, because disks are slower.
 const FAST_SYNC_MS: f64 = 0.02;
 
 #[derive(Clone, Debug)]
@@ -65,7 +65,7 @@ pub struct DiskTestRow {
     pub syncs: u64,
     pub syncs_per_s: f64,
     pub messages_per_s: f64,
-    /// Bytes per second that the disk received, counted in whole blocks.
+    /// Bytes per second that were written to the disk, including the padding to whole blocks.
     pub bytes_per_s: f64,
     pub p50_ms: f64,
     /// 99th percentile of the time of a write with its sync, in milliseconds.
@@ -73,11 +73,11 @@ pub struct DiskTestRow {
     pub max_ms: f64,
 }
 
-/// Message rate that a durable relay can reach on the tested disk.
+/// Message rate that a relay can reach on the tested disk if it syncs each message before it replies 250.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct ReachableRate {
     pub message_bytes: u64,
-    /// Number of messages per sync with which the disk reaches this rate.
+    /// Number of messages that shared each sync when the test measured `rate_per_s`.
     pub group: u32,
     pub rate_per_s: f64,
 }
@@ -124,7 +124,7 @@ fn cells(message_bytes: u64) -> Vec<(u64, u32)> {
     sizes.into_iter().flat_map(|size| GROUPS.map(|group| (size, group))).collect()
 }
 
-/// Returns an upper bound, in bytes, for the size of the largest batch that the test writes with one sync.
+/// Returns an upper bound for the number of bytes that the test writes with one sync.
 fn largest_batch(message_bytes: u64) -> u64 {
     (message_bytes.max(SIZES[SIZES.len() - 1]) + 1024) * u64::from(GROUPS[GROUPS.len() - 1])
 }

@@ -1,15 +1,14 @@
-//! Limits the log lines about faults that affect many messages, clients or connections. The first
-//! fault is logged, and the following faults are only counted.
+//! Limits the log lines about faults that affect many messages, clients or connections. The first fault is logged.
+//! Further faults of its kind are only counted, and their number is logged once a minute.
 use mailrun_lock::lock;
 use mailrun_net::recent::RecentMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Interval after which the number of counted faults is logged.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
-/// Maximum number of unreachable destinations in memory. A destination that was forgotten is logged
-/// again.
+/// Maximum number of unreachable destinations that are remembered. If one is forgotten, its next failure is logged as
+/// if it were the first.
 const MAX_UNREACHABLE: usize = 65_536;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +23,7 @@ pub(crate) enum CommonFault {
 impl CommonFault {
     const ALL: [Self; 5] = [Self::Store, Self::StoreForAlias, Self::Accept, Self::Handshake, Self::ProxyHeader];
 
-    /// Returns the words that follow the number of faults in a log line.
+    /// Returns the text that follows the number of faults in a log line, as in `12 more clients could not be accepted`.
     pub(crate) fn text(self) -> &'static str {
         match self {
             Self::Store => "messages could not be stored",
@@ -60,8 +59,8 @@ impl FaultLog {
         is_first
     }
 
-    /// Returns the number of counted faults for each kind that was last logged a minute ago or
-    /// earlier.
+    /// Returns the kinds of faults whose number must be logged now, each with the number of faults since its last log
+    /// line. A number must be logged a minute after that line, if it is not zero.
     pub(crate) fn summaries(&self, now: Duration) -> Vec<(CommonFault, u64)> {
         let due = |fault: CommonFault| {
             let mut count = lock(&self.0[fault as usize]);
@@ -90,7 +89,7 @@ impl Default for UnreachableDestinations {
 }
 
 impl UnreachableDestinations {
-    /// Counts a failed attempt to connect. Returns true if the destination was reachable before.
+    /// Counts a failed attempt to connect to a destination, and returns true if it is the first in a row.
     pub(crate) fn add(&self, destination: &Arc<str>) -> bool {
         let mut all = lock(&self.attempts);
         self.is_any.store(true, Ordering::Relaxed);
@@ -99,8 +98,8 @@ impl UnreachableDestinations {
         *attempts == 1
     }
 
-    /// Records that a destination was reached. Returns the number of failed attempts before that,
-    /// or `None` if there were none.
+    /// Forgets the failed attempts of a destination, because it was reached. Returns the number of these attempts, or
+    /// `None` if there were none.
     pub(crate) fn remove(&self, destination: impl FnOnce() -> Arc<str>) -> Option<u64> {
         if !self.is_any.load(Ordering::Relaxed) {
             return None;
@@ -112,8 +111,8 @@ impl UnreachableDestinations {
     }
 }
 
-/// Target of all log lines of the relay. It is fixed, so that log filters still match when a module
-/// moves.
+/// The `target` field of all `tracing` events that the relay logs. It is fixed, so that log filters still match when a
+/// module moves.
 pub(crate) const LOG_TARGET: &str = "mailrun::relay";
 
 #[cfg(test)]
@@ -133,7 +132,7 @@ mod tests {
         assert!(log.summaries(SECOND * 61).is_empty());
         assert_eq!(faults(SECOND * 70), 0);
         assert_eq!(log.summaries(SECOND * 121), [(CommonFault::Store, 1000)]);
-        // A minute without faults ends the summaries, so the next fault must be logged at once.
+        // There was no fault in the last minute, so the next fault counts as the first and must be logged at once.
         assert!(log.summaries(SECOND * 181).is_empty());
         assert_eq!(faults(SECOND * 182), 1);
     }

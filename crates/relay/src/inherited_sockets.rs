@@ -1,10 +1,10 @@
 //! Uses listening sockets that a service manager has opened, as in systemd's socket activation
 //! (sd_listen_fds(3)).
 //!
-//! The configuration alone decides which protocol each address has. A listener whose address
-//! matches an inherited socket uses that socket instead of opening its own. A relay started by hand
-//! therefore listens on the same addresses, and a relay without the right to open ports below 1024
-//! gets these ports from the manager.
+//! The configuration alone decides on which addresses the relay listens, and with which protocols. A listener whose
+//! address matches an inherited socket uses that socket instead of opening its own. A relay started by hand therefore
+//! listens on the same addresses, and a relay without the right to open ports below 1024 gets these ports from the
+//! manager.
 use anyhow::{Context, Result, bail};
 use listenfd::ListenFd;
 use mailrun_net::Endpoint;

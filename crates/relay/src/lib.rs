@@ -1,5 +1,5 @@
-//! A mail relay. It accepts mail, stores it, and tries to deliver each message until the message is
-//! delivered or its sender has been notified.
+//! A mail relay, which accepts mail, stores it, and tries to deliver each message until the message is delivered or its
+//! sender has been notified.
 //!
 //! | module | what it does | Postfix |
 //! |---|---|---|
@@ -109,7 +109,7 @@ pub struct RelayOptions {
     pub json: Option<PathBuf>,
     pub live: LiveMode,
     pub log: LogWriter,
-    /// Output for the dialogues with clients. `None` means that they are not shown.
+    /// Where the SMTP dialogues with clients are shown, or `None` if they are not shown.
     pub dialogue: Option<DialogueOptions>,
 }
 
@@ -209,8 +209,8 @@ fn shut_down(context: &RelayContext, running: Vec<RunningServer>, control: Contr
 fn build_context(config: Config, granted: GrantedLimits, log: &LogWriter) -> Result<RelayContext> {
     let spool = &config.spool;
     let options = mailrun_spool::Options {
-        // Allow 1 MiB more than clients may send, because each stored body begins with this relay's
-        // `Received:` field.
+        // Allow more than clients may send, because each stored body begins with this relay's `Received:` field. 1 MiB
+        // is far more than this field can take.
         max_message_bytes: config.limits.message_bytes + (1 << 20),
         ..spool.options()
     };
@@ -227,8 +227,8 @@ fn build_context(config: Config, granted: GrantedLimits, log: &LogWriter) -> Res
     let resolver = Resolver::start(&config.dns, &config.hostname, own);
     let resolver = resolver.context("cannot start a thread")?;
     let pool = |name, threads| BlockingPool::start(name, threads).context("cannot start a thread");
-    // One reader thread is as fast as four and saves memory, because malloc keeps freed memory for each thread. Only
-    // two threads convert, because each conversion occupies a processor and needs twice the memory of its message.
+    // One reader thread is as fast as four, and needs less memory, because malloc keeps freed memory in each thread.
+    // Only two threads convert 8-bit messages, because a conversion takes a processor and twice its message's memory.
     let pools = (pool("reader", 1)?, pool("maildir", 4)?, pool("converter", 2)?);
     let delivery_log = DeliveryLogWriter::start(log.clone()).context("cannot start a thread")?;
     let seed = mailrun_net::clock::wall().as_nanos() as u64;
@@ -236,8 +236,8 @@ fn build_context(config: Config, granted: GrantedLimits, log: &LogWriter) -> Res
     Ok(RelayContext::new(config, shares, opened, resolver, pools, (delivery_log, log.clone()), seed))
 }
 
-/// Explains why the spool was not opened. For refused damage, lists each damage on its own line and
-/// says what the operator can do.
+/// Explains why the spool was not opened. If the spool was refused because it is damaged, lists each damaged place on
+/// its own line and says what the operator can do.
 fn explain_damage(error: mailrun_spool::Error, directory: &std::path::Path) -> String {
     let mailrun_spool::Error::DamageRefused(damage) = &error else { return error.to_string() };
     let lines: String = damage.iter().map(|one| format!("\n  {one}")).collect();

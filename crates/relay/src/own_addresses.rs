@@ -33,8 +33,8 @@ impl OwnAddresses {
         })
     }
 
-    /// Returns true if the host is certainly this relay. Only `localhost` and IP addresses are
-    /// recognised, because the check does not ask DNS.
+    /// Returns true if a connection to this host and port would certainly reach this relay. Only `localhost` and IP
+    /// addresses are recognised, because the check does not ask DNS.
     pub(crate) fn contains_host(&self, name: &str, port: u16) -> bool {
         let is_localhost = name == "localhost" || name.ends_with(".localhost");
         let ips = match name.parse::<IpAddr>() {

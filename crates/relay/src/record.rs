@@ -1,5 +1,5 @@
-//! The record of a relay's run (`mailrun-run/1`), and the progress that the relay reports to the
-//! bench. Both use only numbers that the workers count anyway, so they cost nothing.
+//! The report about a relay's run (format `mailrun-run/1`), and the progress that the relay reports to a bench
+//! meanwhile. Both use only numbers that the workers count anyway, so they cost nothing.
 use crate::context::RelayContext;
 use mailrun_measurement::record::{Record, Role, StageRow, Workload};
 use mailrun_measurement::seconds::{SecondTally, second_of};
@@ -15,8 +15,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
-/// Maximum number of recorded queue lengths. A [`Series`] has the same maximum of rows, so that in a long run, both
-/// cover the same number of seconds.
+/// Maximum number of recorded queue lengths, and also of rows of a [`Series`]. In a long run, a queue length and a row
+/// therefore cover the same number of seconds.
 const MAX_LENGTHS: usize = 36_000;
 
 pub(super) struct RunRecorder {
@@ -37,7 +37,7 @@ pub(super) struct RunRecorder {
 
 /// Number of messages in the spool at the end of each second or, in a long run, of several seconds.
 struct QueueLengths {
-    /// Number of seconds that each value in `lengths` covers. Its key is the first of these seconds.
+    /// Number of seconds that each entry of `lengths` covers. The key of an entry is the first of its seconds.
     width_s: u64,
     lengths: BTreeMap<u64, u64>,
 }
@@ -54,7 +54,7 @@ impl QueueLengths {
         while self.lengths.len() > MAX_LENGTHS {
             self.width_s *= 2;
             let joined = std::mem::take(&mut self.lengths).into_iter();
-            // If two entries are joined, the later one remains, because the map yields it last.
+            // The map yields the seconds in order, so if two lengths get the same key, the later one remains.
             self.lengths = joined.map(|(second, messages)| (second / self.width_s * self.width_s, messages)).collect();
         }
     }
@@ -64,8 +64,8 @@ impl QueueLengths {
     }
 }
 
-/// Times of the first and the last sample in which a counter had grown. The growth itself may be earlier by up to one
-/// sampling interval.
+/// Times at which a counter, such as the number of accepted messages, was first and last found to have grown. The rate
+/// of a stage is computed from these times. The growth itself may be earlier by up to one sampling interval.
 #[derive(Default)]
 struct ActivePeriod {
     value: u64,
@@ -130,8 +130,8 @@ impl RunRecorder {
         })
     }
 
-    /// Adds what was counted since the last progress report to the second in the middle of that
-    /// interval. The workers only keep totals, so the exact seconds are unknown.
+    /// Counts everything since the last progress report as if it had happened halfway between that report and now. The
+    /// workers only keep totals, so the exact seconds are unknown.
     fn add_counts(&mut self, counts: [u64; 3], now: Duration) {
         let middle = now - (now - self.last_tick) / 2;
         let mut second = SecondTally::new(second_of(middle, self.began));
@@ -163,7 +163,7 @@ impl RunRecorder {
         for row in &mut record.series {
             row.queued = self.queued.at(row.second);
         }
-        // The last sample may be from a second without a row, so put its queue length into the last row.
+        // The last queue length may belong to a second without a row. Put it into the last row of the series.
         if let Some(row) = record.series.last_mut() {
             row.queued = self.queued.at(u64::MAX);
         }
@@ -202,8 +202,8 @@ impl RunRecorder {
     }
 }
 
-/// Returns the time from which the delivery rate is computed: usually the acceptance of the first message, or the first
-/// delivery if mail of a former run was delivered before that.
+/// Returns the start of the time over which the delivery rate is computed: the first acceptance or, if mail of a former
+/// run was delivered before, the first delivery.
 fn start_of_deliveries(accepted: &ActivePeriod, delivered: &ActivePeriod) -> Duration {
     [accepted.first, delivered.first].into_iter().flatten().min().unwrap_or_default()
 }
@@ -240,7 +240,7 @@ mod tests {
             queued.record(second, second);
             assert!(queued.lengths.len() <= MAX_LENGTHS, "{second}");
         }
-        // After so many records, each entry covers 8 seconds and has the length at the end of them.
+        // After 200,000 seconds, each recorded length covers 8 seconds, and must be the length in the last of them.
         assert_eq!([0, 7, 8, 100_003, u64::MAX].map(|second| queued.at(second)), [7, 7, 15, 100_007, 199_999]);
     }
 

@@ -43,16 +43,16 @@ async fn reload_on_hangup(mut hangups: Signal, context: &RelayContext, reread: O
 fn apply_reload(context: &RelayContext, result: Result<Config>) -> &'static str {
     match result {
         Err(error) => {
-            // Each line is one mistake with its line and column in the file, so log it as an error
-            // of its own.
+            // Each line of the text describes one mistake, with its position in the file, so log each line as a
+            // separate error.
             format!("{error:#}").lines().for_each(|complaint| tracing::error!(target: LOG_TARGET, "{complaint}"));
             tracing::error!(target: LOG_TARGET, "the configuration is unchanged");
             "takes mail; the last reload failed, and the configuration is unchanged"
         }
         Ok(mut config) => {
             let later = context.initial_config().needs_restart(&config);
-            // Keep the spool's old settings, which change only with a restart, because replies to
-            // clients would otherwise promise the durability of the new settings.
+            // Keep the old settings of the spool, because new settings take effect only after a restart. Until then,
+            // the greeting must not promise clients the durability of the new settings.
             config.spool = context.initial_config().spool.clone();
             if let (Some(first), Some(new)) = (&context.initial_config().tls, &config.tls) {
                 first.setup.renew(&new.setup);

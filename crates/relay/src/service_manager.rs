@@ -42,9 +42,8 @@ pub(super) fn notify_stopping() {
     send(&[NotifyState::Stopping, NotifyState::Status("finishing deliveries under way")]);
 }
 
-/// Starts the watchdog thread if the manager has a watchdog. The thread sends keep-alives while
-/// every worker answers. If a worker hangs, the keep-alives stop, and the manager restarts the
-/// relay.
+/// If the service manager expects keep-alives (`WatchdogSec=` in systemd), starts a thread that sends them while every
+/// worker answers. If a worker hangs, the keep-alives stop, and the manager restarts the relay.
 pub(super) fn start_watchdog(relay: &Arc<RunningRelay>) -> Result<()> {
     let Some(timeout) = sd_notify::watchdog_enabled() else { return Ok(()) };
     let relay = Arc::clone(relay);
@@ -80,8 +79,8 @@ fn send(states: &[NotifyState<'_>]) {
 /// A message, and the channel that confirms that it was sent.
 type Message = (String, SyncSender<()>);
 
-/// Channel to the thread that sends the messages, or `None` if there is no service manager. If the manager does not
-/// read its socket, only that thread blocks.
+/// Channel to the thread that sends the relay's state to the service manager. `None` if no manager has started the
+/// relay. If the manager does not read its socket, only that thread blocks.
 static OUTBOX: LazyLock<Option<SyncSender<Message>>> = LazyLock::new(|| {
     std::env::var_os("NOTIFY_SOCKET")?;
     let (outbox, messages) = sync_channel::<Message>(MAX_PENDING);

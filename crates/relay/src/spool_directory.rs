@@ -1,8 +1,8 @@
 //! Checks that the directory of the spool belongs to the relay's user alone, and refuses a
 //! directory in which other users could change files.
 //!
-//! Only their owner can read the files of the spool. Still, a user with write permission for the
-//! directory could remove or replace them, and a user with read permission could count them.
+//! Only the owner of the spool's files can read them. Still, a user with write permission for the directory could
+//! remove or replace them, and a user with read permission could count them.
 use mailrun_process::reason::reason;
 use rustix::fd::OwnedFd;
 use rustix::fs::{Access, AtFlags, Mode, OFlags, Stat};
@@ -15,17 +15,17 @@ const WRITABLE: u32 = 0o022;
 const READABLE: u32 = 0o055;
 /// Mode bit of a directory in which users cannot rename the files of other users.
 const STICKY: u32 = 0o1000;
-/// Magic numbers of proc and sysfs (statfs(2)), in which nobody can create a directory.
+/// File system types of proc and sysfs (statfs(2)). A spool path in them is refused, because nobody can create it.
 const KERNEL_FILE_SYSTEMS: [u64; 2] = [0x9fa0, 0x6265_6572];
 const LOCK_FILE: &str = "lock";
 
-/// Checks that only this user owns the directory and can change it. Returns a warning if other users can read the
-/// directory. If the directory is empty or a spool, also removes that permission.
+/// Checks that only this user owns the directory and can change it. If other users can read the directory, returns a
+/// warning. If the directory is also empty or a spool, changes its mode so that only this user can read it.
 ///
 /// # Errors
 /// Fails if the directory cannot be used as a spool. The error tells the operator why, and what to do about it.
 pub(super) fn check(directory: &Path) -> Result<Option<String>, String> {
-    // Remove a trailing slash from the path, because with the slash, a symbolic link would be followed.
+    // Remove a trailing slash from the path, because with the slash, opening the path would follow a symbolic link.
     let directory: PathBuf = directory.components().collect();
     let path = directory.display();
     let descriptor = open(&directory).map_err(|error| match is_link(&directory) {
@@ -77,8 +77,8 @@ pub fn can_create(directory: &Path) -> Result<(), String> {
     }
 }
 
-/// Checks an existing directory for [`can_create`]. If root runs the check, the directory may belong to another user,
-/// because that user may run the relay later.
+/// For [`can_create`], checks that a spool can be in a directory that already exists. If root runs the check, the
+/// directory may belong to another user, because that user may run the relay later.
 fn check_existing(directory: &Path) -> Result<(), String> {
     let path = directory.display();
     if is_link(directory) {
@@ -179,7 +179,8 @@ mod tests {
         fs::create_dir(&spool).unwrap();
         is(0o700);
         assert_eq!(check(&spool), Ok(None));
-        // The check changes the mode of an empty directory or a spool, but only warns about any other directory.
+        // If other users can read a spool or an empty directory, the check changes the mode to 0700. If they can read a
+        // directory with other files, the check only warns.
         is(0o750);
         assert!(check(&spool).unwrap().unwrap().contains("(mode 0750); the mode was changed"));
         assert_eq!(check(&spool), Ok(None));

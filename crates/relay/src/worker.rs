@@ -1,11 +1,10 @@
 //! A worker executes the decisions of its queue on one thread. It hands messages to delivery agents and DSN tasks,
 //! returns their results to the queue, and stores in the spool what became of each recipient.
 //!
-//! If a task panics, the work that the task holds goes back to the queue. Otherwise the message
-//! would stay in flight until a restart, and the connection would count against the limits forever.
-//! The panic may have come from the queue itself, so nothing is done during unwinding: a separate
-//! task returns the work. When a worker ends, its tasks are dropped without a panic, and their
-//! messages stay in the spool.
+//! If a task panics, the work that the task holds goes back to the queue. Otherwise the message would stay in flight
+//! until a restart, and the connection would count against the limits forever. A separate task returns the work after
+//! unwinding, because the panic may have come from the queue itself. When a worker ends, its tasks are dropped without
+//! a panic and return nothing. The next start then finds their messages in the spool.
 //!
 //! ```text
 //! smtpd ─ enqueue ─▶ queue ─ tasks ─▶ agents: deliveries ─ results ─▶ queue ─ actions ─▶ spool: notes, done
@@ -41,7 +40,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 /// Text that operators and senders read if a delivery panics.
 const DELIVERY_PANIC_TEXT: &str = "the delivery failed because of a bug in mailrun";
 
-/// Difference from the wall clock from which the worker's Unix time is corrected.
+/// The worker corrects its Unix time if it differs from the wall clock by more than this.
 const MAX_CLOCK_DRIFT: Duration = Duration::from_secs(1);
 
 pub(crate) struct RelayWorker {
@@ -55,18 +54,17 @@ pub(crate) struct RelayWorker {
     waiting_slots: WaitingSlots,
     open_connections: Cell<u32>,
     pub(crate) dsn_tasks: DsnTasks,
-    /// Set while a separate task does the work that was too much for one tick. It keeps later ticks from starting a
-    /// second task.
+    /// Set while a separate task does due work that was too long for one tick. Later ticks then start no second task.
     is_behind: Cell<bool>,
     is_closing: Cell<bool>,
-    /// Unix time at which [`clock::now`] is zero. It moves if somebody sets the host's clock, and when the host was
-    /// suspended, because [`clock::now`] stands still meanwhile.
+    /// Unix time at which [`clock::now`] is zero. This time changes if somebody sets the host's clock. It also changes
+    /// if the host is suspended, because [`clock::now`] stands still meanwhile.
     unix_origin: Cell<Duration>,
     pub(crate) date_cache: RefCell<received::DateCache>,
     seed_counter: Cell<u64>,
 }
 
-/// Work that a worker asks for but does not do itself. `delivery::serve` starts a task for it.
+/// A delivery or a DSN that is due. The worker sends it to `delivery::serve`, which starts a task for it.
 pub(crate) enum WorkerTask {
     Deliver(SlotGuard),
     SendDsn(MessageId, DsnEvent, Option<Message>),
@@ -125,8 +123,8 @@ impl RelayWorker {
         (Rc::new(worker), tasks)
     }
 
-    /// Asks for a delivery or a DSN. If nobody receives tasks any more, the worker is ending, and
-    /// the message stays in the spool.
+    /// Lets `delivery::serve` start a delivery or send a DSN. If `serve` has ended, the worker is ending, and the
+    /// message stays in the spool until the next start.
     fn ask_for(&self, task: WorkerTask) {
         let _ = self.tasks.send(task);
     }
@@ -181,7 +179,7 @@ impl RelayWorker {
     }
 
     /// Opens, wakes and closes connections as the queue demands, and starts to read the messages that the queue wants
-    /// in memory. The queue only answers calls, so this must be called after each event of the queue.
+    /// in memory. The queue does nothing by itself, so this must be called after each event of the queue.
     pub(crate) fn drive(self: &Rc<Self>) {
         // Start nothing new when the relay stops, because the remaining entries stay in the spool.
         while !self.is_closing.get() {
@@ -228,8 +226,8 @@ impl RelayWorker {
         }
     }
 
-    /// Follows the wall clock if it has moved by more than the small corrections of NTP. Otherwise new mail would be
-    /// dated in the past, and would expire too early after a restart.
+    /// Corrects the worker's Unix time if the wall clock has moved by more than the small corrections of NTP. Otherwise
+    /// new mail would be dated in the past, and would expire too early after a restart.
     fn update_unix_origin(&self) {
         let origin = clock::wall().saturating_sub(clock::now());
         if origin.abs_diff(self.unix_origin.get()) > MAX_CLOCK_DRIFT {
@@ -281,7 +279,7 @@ impl RelayWorker {
     fn count_facts(&self, facts: &[Fact]) {
         for fact in facts {
             match fact {
-                // Do not count a time of 0, which means that an operator's command made the recipient due at once.
+                // A time of 0 is no deferral: it means that an operator's command made the recipient due at once.
                 Fact::Deferred { recipients, next_unix_s: 1.., .. } => {
                     self.sink.counters.deferred.add(recipients.len() as u64)
                 }
@@ -436,8 +434,8 @@ impl RelayWorker {
     }
 }
 
-/// If this task is panicking, runs `work` in a separate task. The panic may have come from the
-/// queue itself, so `work` must not call the queue during unwinding.
+/// For destructors: if the current task panics, runs `work` in a new task. During unwinding, `work` must not call the
+/// queue, because the panic may have come from the queue itself.
 pub(crate) fn after_panic(worker: &Rc<RelayWorker>, work: impl FnOnce(&Rc<RelayWorker>) + 'static) {
     if std::thread::panicking() {
         let worker = Rc::clone(worker);
@@ -447,14 +445,14 @@ pub(crate) fn after_panic(worker: &Rc<RelayWorker>, work: impl FnOnce(&Rc<RelayW
 
 pub(crate) enum NextMessage {
     Deliver(DeliveryGuard),
-    /// The queue has no message for this connection. The connection is woken when there is one.
+    /// The queue has no message for this connection. It wakes the connection when there is a message.
     Wait,
     /// The connection must close, because another destination waits for a connection.
     Quit,
 }
 
-/// Guard around a delivery request that a task has taken from the queue. If the task drops the guard in a
-/// panic, the request goes back to the queue.
+/// Guard around a delivery request that a task has taken from the queue. If the task panics, the guard gives the
+/// request back to the queue.
 pub(crate) struct DeliveryGuard {
     worker: Rc<RelayWorker>,
     request: Option<DeliveryRequest<Message>>,
@@ -472,8 +470,8 @@ impl DeliveryGuard {
         worker.finish_delivery(self, result);
     }
 
-    /// Takes the request out of the guard. The caller must then return the request to the queue
-    /// itself.
+    /// Takes the delivery request out of the guard, which then no longer returns it to the queue if the task panics.
+    /// The caller must return the request.
     pub(crate) fn release(mut self) -> DeliveryRequest<Message> {
         self.request.take().expect("it is released once, and by value")
     }
@@ -494,8 +492,7 @@ impl Drop for DeliveryGuard {
     }
 }
 
-/// A connection slot that a task holds. If the task drops the guard in a panic, the queue gets the
-/// slot back.
+/// A connection slot that a task holds. If the task panics, the guard gives the slot back to the queue.
 pub(crate) struct SlotGuard {
     worker: Rc<RelayWorker>,
     slot: Option<ConnectionSlot>,

@@ -2,8 +2,8 @@
 //! caller sends a closure to that thread.
 //!
 //! A call waits until the worker's event loop has finished its current batch: at most 64 sessions and deliveries, and
-//! the tasks that were woken before the call. Sessions have to wait during a call. Calls must therefore be short, and
-//! must read lists page by page.
+//! the tasks that were woken before the call. Sessions have to wait during a call. Calls must therefore be short. For
+//! example, to list the queue, a caller makes one call for each page of the list.
 use crate::context::RelayContext;
 use crate::worker::RelayWorker;
 use mailrun_lock::lock;
@@ -14,9 +14,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
-/// Maximum time that a caller waits for a worker. A worker normally answers within milliseconds,
-/// because no task that runs before the call reads more than half a megabyte. If the time passes,
-/// the worker or the host is stuck.
+/// Maximum time that a caller waits for a worker. A worker normally answers within milliseconds, because each task that
+/// runs before the call reads at most half a megabyte. If a caller has waited this long, the worker or the host is
+/// stuck.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_PENDING_CALLS: usize = 64;
 
@@ -47,7 +47,7 @@ impl fmt::Display for WorkerUnavailable {
 }
 
 impl WorkerCalls {
-    /// Adds a worker, and returns the receiver of its calls. The worker must pass the receiver to
+    /// Adds a worker that other threads can call. The worker must pass the returned receiver of calls to
     /// [`serve_calls`].
     pub(crate) fn register(&self) -> Receiver<WorkerCall> {
         let (give, take) = channel(MAX_PENDING_CALLS);

@@ -1,5 +1,5 @@
-//! Divides the limits of the configuration between the workers, because the queue of a worker knows
-//! nothing of the other queues.
+//! Divides the limits of the configuration between the workers. Each worker has a queue of its own and cannot see the
+//! other queues, so each gets a fixed share of every limit.
 use super::blocking_pool::BlockingPool;
 use super::counters::RelayCounters;
 use super::delivery::ca_files::CaFiles;
@@ -15,12 +15,12 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The limits that the workers of this process share. They are computed once, at the start, because a reload changes
-/// neither the number of workers nor the limit on file descriptors.
+/// Number of workers in this process, and the limits that are divided among them. A reload changes neither the number
+/// of workers nor the limit on file descriptors, so these values are computed once, at the start.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WorkerShares {
     pub(crate) workers_per_listener: usize,
-    /// Number of workers that share the limits. Each listener has workers of its own, and all of them count.
+    /// Number of workers of all listeners together, among which the limits are divided.
     worker_count: u32,
     /// Limits of the configuration, or lower limits if the process is allowed too few file descriptors.
     pub(crate) granted: GrantedLimits,
@@ -65,7 +65,7 @@ pub(crate) struct DeliverySink {
 
 pub(crate) struct DeliveryResources {
     pub(crate) destinations: RefCell<Destinations>,
-    /// Buffers that outgoing connections share. The server owns the buffers of incoming sessions.
+    /// Buffers of the worker's outgoing connections. Incoming sessions use other buffers, which belong to the server.
     pub(crate) buffers: WorkerBuffers,
     pub(crate) resolver: Resolver,
     pub(crate) ca_files: Arc<CaFiles>,

@@ -1,5 +1,5 @@
-//! The report of a capacity search as text and as JSON. It shows the goals with their bounds, the loads that longer
-//! trials confirmed, the latency at each offered rate, and the plan.
+//! The report of a capacity search as text and as JSON. It shows the goals, each with a lower and an upper bound of the
+//! highest rate that meets it, the loads that longer trials confirmed, the latency at each offered rate, and the plan.
 use crate::headline::Headline;
 pub use crate::workload::search_facts;
 use mailrun_capacity::{
@@ -25,9 +25,10 @@ const MIN_NAMED: f64 = 0.05;
 #[derive(Clone, Debug)]
 pub struct JudgedTrial {
     pub outcome: TrialOutcome,
-    /// Latency to the first stage that a goal names. If no goal names a stage, latency to the last observed stage.
+    /// Latency of messages up to the first stage that a goal names or, if no goal names a stage, up to the last
+    /// observed stage.
     pub latency_ms: Option<LatencyMs>,
-    /// Messages per second that reached the stage of `latency_ms` while load was offered.
+    /// Messages per second that reached the stage at which `latency_ms` ends, counted while load was offered.
     pub delivered_per_s: f64,
     pub why: String,
 }
@@ -49,20 +50,20 @@ pub struct ConfirmedLoad {
 #[derive(Clone, Debug)]
 pub struct CapacityRun {
     pub command: Vec<String>,
-    /// Names and values of facts about the server, the load and the host.
+    /// Facts about the server, the load and the host that the report shows, each with a name and a value.
     pub facts: Vec<(&'static str, String)>,
-    /// The goals, in the same order as the goals in `result`.
+    /// Goals of the search. The result of a goal has the same index in `result.goals`.
     pub goals: Vec<LossGoal>,
     pub min_rate_per_s: f64,
-    /// The demand for which capacity is planned. The `capacity_per_s` in it is ignored, because the capacity comes from
-    /// `result`.
+    /// Input for the capacity plan, such as the peak rate that all servers together must handle. The `capacity_per_s`
+    /// in it is ignored, because the plan uses the capacity in `result`.
     pub planning: PlanningInputs,
     pub result: SearchResult,
     pub trials: Vec<CapacityTrial>,
-    /// Longer trials that check the capacity that was found, in ascending order of load.
+    /// Longer trials that checked the capacity after the search, in ascending order of load: 80 %, 100 % and so on.
     pub confirmation: Vec<ConfirmedLoad>,
     pub remarks: Vec<String>,
-    /// Verdict and reason of the trial that ended the search, because mail was lost, changed or not delivered.
+    /// Outcome and reason of the trial that ended the search because mail was lost, changed or not delivered.
     pub lost: Option<(Outcome, String)>,
     pub interrupted: bool,
     pub directory: PathBuf,
@@ -130,8 +131,8 @@ impl CapacityRun {
         table
     }
 
-    /// Returns the stage up to which the tables show latencies. It is the first stage that a goal names, so the tables
-    /// show the latencies that the search judged.
+    /// Returns the stage, such as `delivered`, at which the latencies in the tables end. It is the first stage that a
+    /// goal names, so the tables show latencies by which the search has judged the server.
     pub(crate) fn timed_stage(&self) -> Option<&'static str> {
         self.goals.iter().find_map(LossGoal::stage).map(MetricSource::name)
     }
@@ -211,15 +212,15 @@ impl CapacityRun {
         Some(are_met && !figures.is_backlogged(rate_per_s))
     }
 
-    /// Returns true if the trials at 80 % and 100 % of the capacity were both good, and false if one of them was bad or
-    /// void. Returns `None` if one or both are missing and none was bad or void.
+    /// Returns false if a trial at 80 % or 100 % of the capacity was bad or void, and true if both trials were good.
+    /// Returns `None` if at least one of the trials has not run and none was bad or void.
     fn is_confirmed(&self) -> Option<bool> {
         let mut counting = self.confirmation.iter().filter(|load| load.share < 1.1);
         let has_held = counting.clone().all(|load| self.is_good(&load.trial) == Some(true));
         (!has_held || counting.nth(1).is_some()).then_some(has_held)
     }
 
-    /// Returns true if even a trial above the capacity was good. The real capacity may then be higher.
+    /// Returns true if a trial with more load than the found capacity was good. The real capacity may then be higher.
     fn is_exceeded(&self) -> bool {
         self.confirmation.iter().any(|load| load.share > 1.1 && self.is_good(&load.trial) == Some(true))
     }
@@ -307,8 +308,8 @@ fn push_compliance(text: &mut String, run: &CapacityRun) {
     text.push('\n');
 }
 
-/// Returns the share of the due messages that met the hardest goal, for example `99.98 %`. The hardest goal is the one
-/// with the most late messages.
+/// Returns the share of the due messages that arrived in time, for example `99.98 %`. With several goals, counts by the
+/// goal that the most messages missed.
 fn in_time(outcome: &TrialOutcome) -> String {
     let TrialOutcome::Measured(TrialFigures { loss_ratios, .. }) = outcome else { return "–".to_owned() };
     let worst = loss_ratios.iter().copied().fold(0.0, f64::max);
@@ -355,7 +356,7 @@ fn push_knee(text: &mut String, run: &CapacityRun) {
     text.push('\n');
 }
 
-/// Writes a line such as `to delivered` above the columns of latencies, right-aligned at column `width`.
+/// Writes the title of the latency columns, such as `to delivered`, so that the title ends at column `width`.
 fn push_stage(text: &mut String, run: &CapacityRun, width: usize) {
     if let Some(stage) = run.timed_stage() {
         let _ = writeln!(text, "{:>width$}", format!("to {stage}"));
@@ -375,7 +376,8 @@ pub fn capacity_verdict(run: &CapacityRun) -> String {
     }
 }
 
-/// Returns the word for the outcome of a search. A pass is called `CAPACITY`, because the search only found a number.
+/// Returns the word with which a report names the outcome of a search. A pass is called `CAPACITY`, because a search
+/// only finds a number and does not judge the server.
 pub(crate) fn word(outcome: Outcome) -> &'static str {
     match outcome {
         Outcome::Pass => "CAPACITY",
@@ -383,8 +385,8 @@ pub(crate) fn word(outcome: Outcome) -> &'static str {
     }
 }
 
-/// Returns the outcome of a search, and a sentence about it. The outcome is a pass if a capacity was found. It is
-/// `None` if the search was interrupted, or if it ended early because a trial could not run.
+/// Returns the outcome of a capacity search, and a sentence for the report. The outcome is a pass if a capacity was
+/// found. It is `None` if the search was interrupted, or if it ended early because a trial could not run.
 pub(crate) fn judged(run: &CapacityRun) -> (Option<Outcome>, String) {
     if let Some((outcome, reason)) = &run.lost {
         return (Some(*outcome), reason.clone());
@@ -511,12 +513,12 @@ fn trial_json(run: &CapacityRun, trial: &CapacityTrial) -> Value {
     })
 }
 
-/// Says how many cores each process kept busy during a run, and whether the processors were the limit. CPU time of busy
-/// polling is subtracted, because a polling process gives way as soon as there is work.
+/// Says how many cores each process kept busy during a run, and whether the processors were the limit. CPU time spent
+/// in busy polling is subtracted, because it is free for other work: a process stops polling as soon as there is work.
 pub fn resources_used(record: &Record) -> String {
     let surroundings = record.surroundings.as_ref();
     let cores = f64::from(record.host.cores.max(1));
-    // Use the time of the whole load, because `duration_s` excludes the warm-up in which the source was busy too.
+    // Divide by the time of the whole load: the CPU times include the warm-up, but `duration_s` does not.
     let length_s =
         surroundings.and_then(|surroundings| Some(surroundings.load_processor_s? / cores)).unwrap_or(record.duration_s);
     let length_s = length_s.max(f64::EPSILON);
@@ -635,7 +637,7 @@ mod tests {
         }
     }
 
-    /// A run of 10 s on two processors. The source and the sink each used `each_s` seconds of CPU time.
+    /// Returns a run on a host with two processors. The source and the sink each used `each_s` seconds of CPU time.
     fn run_on_two_cores(each_s: f64, used_share: Option<f64>) -> Record {
         let mut record = crate::sample::held();
         record.host.cores = 2;

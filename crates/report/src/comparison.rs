@@ -1,5 +1,5 @@
-//! The data for the page and the table of a comparison. The runs are either stored runs, or runs of several programs
-//! that took turns, round by round.
+//! Results of comparing runs, from which the HTML page and the text table are written. The compared runs are either
+//! stored runs, or runs of several programs that were made in rounds, with one run of each program per round.
 use crate::figures::final_stage;
 use crate::seconds::step;
 use mailrun_measurement::record::{Outcome, Record, SeriesRow};
@@ -7,7 +7,7 @@ use mailrun_measurement::{Latencies, Stage};
 use mailrun_text::numbers::{count, counted};
 use mailrun_text::table::{Align, Cell, Table, right};
 
-/// An estimate of more further runs than this is not shown, because it would be too rough to be useful.
+/// Largest estimate of further runs that is shown, because a larger estimate would be too rough to be useful.
 const MAX_MORE: usize = 1_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,15 +17,15 @@ pub enum MetricVerdict {
     /// The difference is not larger than the margin, so the two sides count as equal.
     Same,
     Undecided {
-        /// Estimated number of further rounds, or further runs per side, after which the metric can be decided.
+        /// Estimated number of further rounds, or of further runs per side, that would decide whether the sides differ.
         more_rounds: usize,
     },
     TooFew,
 }
 
 impl MetricVerdict {
-    /// Returns the verdict as a word. `too_few` is the word for too few runs or rounds, because only the caller knows
-    /// whether runs or rounds are lacking.
+    /// Returns the verdict as a word, such as `better`. If there are too few values, returns `too_few`, which the
+    /// caller chooses because only the caller knows whether runs or rounds are lacking.
     pub fn word(self, too_few: &'static str) -> &'static str {
         match self {
             Self::Better => "better",
@@ -47,7 +47,7 @@ impl MetricVerdict {
 #[derive(Clone, Debug, Default)]
 pub struct ComparisonPage {
     pub title: String,
-    /// Outcome and reason, or `None` if the user did not ask for a judgement.
+    /// Whether a figure got worse by the limit of `--fail-on-regression`, and the reason. `None` without this option.
     pub outcome: Option<(Outcome, String)>,
     /// Set if the runs were made in rounds, with one run of each side per round. Figures are then compared within each
     /// round.
@@ -56,7 +56,7 @@ pub struct ComparisonPage {
     pub margin: f64,
     /// The compared sides, of which the first is the reference for all others.
     pub sides: Vec<ComparedSide>,
-    /// Figures of every side except the first, each compared with the first side.
+    /// Figures of every side except the first, each compared with the same figure of the first side.
     pub figures: Vec<ComparedFigure>,
     /// One line for each run that could not be read or compared, with the reason.
     pub refused: Vec<String>,
@@ -69,16 +69,17 @@ pub struct ComparisonPage {
 #[derive(Clone, Debug, Default)]
 pub struct ComparedSide {
     pub name: String,
-    /// Names and values of facts about the side, such as the command, the version and the host.
+    /// Facts about the side that the report shows, each with a name and a value, such as the command and the host.
     pub facts: Vec<(&'static str, String)>,
     pub runs: Vec<RunCurves>,
 }
 
 #[derive(Clone, Debug, Default)]
 pub struct RunCurves {
-    /// Latencies to the last stage, or `None` if the record has no histogram of them.
+    /// Latencies up to the last stage that messages reached, or `None` if the record has no histogram of them.
     pub latencies: Option<Latencies>,
-    /// Messages per second that reached the last stage, by second. Empty if the record has no figures by second.
+    /// Each second of the run, with the rate in messages per second at which the last stage was reached. Empty if the
+    /// record has no figures by second.
     pub rates: Vec<(u64, f64)>,
 }
 
@@ -88,7 +89,7 @@ pub struct ComparedFigure {
     pub name: String,
     pub side: usize,
     pub higher_is_better: bool,
-    /// Values of the first side, one for each run or, in a paired comparison, for each round.
+    /// Values of the figure for the first side, one for each run or, in a paired comparison, for each round.
     pub reference_values: Vec<f64>,
     pub values: Vec<f64>,
     pub reference_median: f64,
@@ -144,7 +145,7 @@ impl ComparisonPage {
         }
     }
 
-    /// Returns true if there are figures and every one has a definite verdict.
+    /// Returns true if there is at least one figure, and no figure is undecided or has too few runs.
     pub fn is_decided(&self) -> bool {
         let is_open =
             |figure: &ComparedFigure| matches!(figure.verdict, MetricVerdict::Undecided { .. } | MetricVerdict::TooFew);
@@ -162,8 +163,8 @@ impl ComparisonPage {
         }
     }
 
-    /// Returns the figures as a table. The column with the names of the sides is left out if there is only one side
-    /// besides the reference.
+    /// Returns a table with a row for each compared figure. The column with the names of the sides is left out if there
+    /// is only one side besides the reference.
     pub fn table(&self) -> Table {
         let columns = [
             ("side", Align::Left),

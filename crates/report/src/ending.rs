@@ -1,12 +1,12 @@
-//! The end of a report: the notes, the path of the details, and the verdict. The verdict comes last, so that it stands
-//! next to the prompt.
+//! The end of a report: the notes, the path of the file with the details, and the verdict. The verdict comes last, so
+//! that it stands directly above the prompt of the shell.
 use super::headline::{self, Headline};
 use mailrun_measurement::record::{Outcome, Record};
 use mailrun_text::table::plain;
 use mailrun_text::wrap::{clipped_words, display_width, wrapped};
 
-/// Maximum width of the verdict's sentence in columns. The sentences of mailrun are shorter. Only a sentence that
-/// quotes a long reply of a peer is cut off.
+/// Maximum width of the verdict's sentence in columns. Only a sentence that quotes a long reply of a peer can be wider,
+/// and is cut off.
 const MAX_VERDICT_WIDTH: usize = 400;
 const MAX_VERDICT_LINES: usize = 8;
 
@@ -18,8 +18,8 @@ pub(super) fn all(record: &Record, width: usize, style: TextStyle, details: Opti
     lines
 }
 
-/// Returns the notes of a report: first the advice that follows the first sentence of the verdict, if there is any, and
-/// then the other reasons of the verdict.
+/// Returns the notes of a report: first the advice, which is the part of the verdict after its first sentence, and then
+/// the other reasons for the verdict.
 pub(crate) fn notes(record: &Record) -> Vec<String> {
     let (_, advice) = first_sentence(&record.verdict.why);
     let advice = (!advice.is_empty()).then(|| advice.to_owned());
@@ -32,8 +32,8 @@ pub(super) fn notes_to_act_on(record: &Record) -> Vec<String> {
     notes(record).into_iter().filter(|text| text != mailrun_measurement::judge::NO_SERVER).collect()
 }
 
-/// Returns a note in lines of at most `width` columns. A command in backticks gets a line of its own, so that it can be
-/// copied.
+/// Wraps a note into lines of at most `width` columns. A command in backticks gets a line of its own, so that the
+/// reader can copy it.
 pub(super) fn note(text: &str, width: usize) -> Vec<String> {
     let text = plain(text);
     let mut lines: Vec<String> = Vec::new();
@@ -116,8 +116,8 @@ pub fn outcome_word(outcome: Outcome, style: TextStyle) -> String {
     styled(headline.name(), colour(headline), style)
 }
 
-/// Splits off the first sentence. A full stop in brackets does not end the sentence, because text in brackets may come
-/// from a peer.
+/// Splits a text after its first sentence. A full stop in brackets does not end the sentence, because the brackets may
+/// contain a text of a peer with full stops of its own.
 pub(crate) fn first_sentence(text: &str) -> (&str, &str) {
     let mut depth = 0_usize;
     for (at, character) in text.char_indices() {

@@ -1,5 +1,5 @@
-//! Tables of the fates of all messages, of the errors, and of the thresholds. Messages are counted in units: a unit is
-//! one message to one recipient.
+//! Tables of what became of the messages, of the errors, and of the thresholds. Messages are counted in units: a unit
+//! is one message to one recipient, so a message to two recipients is two units.
 use super::figures::{Section, SectionBody, errors_once};
 use super::seconds::seconds_of_errors;
 use mailrun_measurement::record::{ErrorRow, LedgerRow, MadesTrouble, Record, ThresholdRow};
@@ -7,7 +7,7 @@ use mailrun_measurement::threshold;
 use mailrun_text::numbers::{count, share};
 use mailrun_text::table::{Align, Cell, Table, plain, right};
 
-/// Returns the ledger, a table of the fates of all messages, followed by other counts such as duplicates.
+/// Returns the ledger: how many messages were delivered, lost and so on, and other counts such as duplicates.
 pub(crate) fn ledger(record: &Record) -> Option<Section> {
     let ledger = &record.ledger;
     let mut table = Table::new([("fate", Align::Left), right("units"), right("share")]).leave_out(&["share"]);
@@ -93,7 +93,7 @@ pub(crate) fn fates(record: &Record) -> Vec<(&'static str, u64)> {
     })
 }
 
-/// Returns the counts that are not fates, such as duplicates, without those that are zero.
+/// Returns the counts above zero that do not tell what became of a message, such as the number of duplicates.
 fn beside(record: &Record) -> Vec<(&'static str, u64)> {
     some(&units_beside(&record.ledger), |name| match name {
         "overflow" => "not recorded",
@@ -104,7 +104,7 @@ fn beside(record: &Record) -> Vec<(&'static str, u64)> {
     })
 }
 
-/// Returns the counts above zero, under the names that `shown` gives them.
+/// Returns the rows with a count above zero. `shown` turns a name such as `not_delivered` into readable words.
 fn some(
     rows: &[(&'static str, Option<u64>)],
     shown: impl Fn(&'static str) -> &'static str,
@@ -128,8 +128,8 @@ pub(crate) fn ledger_in_short(record: &Record) -> Option<String> {
 
 const MAX_REWRITES: usize = 20;
 
-/// Returns the table of addresses at which mail arrived although the source had not sent mail to them. Returns `None`
-/// if there are no such addresses.
+/// Returns the table of recipients that the server rewrote or added: mail arrived at these addresses, although the
+/// source had not sent mail to them. Returns `None` if there are no such addresses.
 pub(crate) fn rewrites(record: &Record) -> Option<Section> {
     let mut table = Table::new([("recipient", Align::Wrapped), ("arrived for", Align::Wrapped), right("arrivals")]);
     for row in record.rewrites.iter().take(MAX_REWRITES) {
@@ -215,8 +215,8 @@ pub(crate) fn thresholds_by_result(record: &Record, passed: bool) -> Option<Sect
     Section::figures("Thresholds", None, table_of(rows))
 }
 
-/// Returns a table of at most `limit` thresholds, and the number of those left out. If some must be left out, the
-/// missed ones come first.
+/// Returns a table of at most `limit` thresholds, and the number of thresholds that are left out. If there are more
+/// than `limit`, missed thresholds come first, so that passed ones are left out.
 pub(crate) fn threshold_table(record: &Record, limit: usize) -> (Table, usize) {
     let mut rows: Vec<&ThresholdRow> = record.thresholds.iter().collect();
     if rows.len() > limit {

@@ -1,11 +1,11 @@
-//! Parts that several reports share: sections, the stage whose figures stand for a run, the text of a latency, and
-//! errors in one form for SMTP and MADES.
+//! Parts that several reports share: sections, the choice of the stage whose figures represent the whole run, the
+//! format of latencies, and a common form for the errors of SMTP and MADES.
 use mailrun_measurement::record::{ErrorRow, MadesTrouble, Record, StageRow};
 use mailrun_measurement::stage::Stage;
 use mailrun_text::numbers::latency;
 use mailrun_text::table::Table;
 
-/// Returns the last stage that any message reached. Its figures stand for the whole run.
+/// Returns the last stage that any message reached. Its rate and latency are reported as the results of the run.
 pub fn final_stage(record: &Record) -> Option<&StageRow> {
     record.stages.iter().rev().find(|row| row.count > 0 && row.name != Stage::Created)
 }
@@ -41,14 +41,14 @@ pub(crate) fn errors(record: &Record) -> Vec<ErrorFigures<'_>> {
     }
 }
 
-/// Returns the errors, but each only once if both the source and the sink have counted it. Reports must not use
+/// Returns each error of the run once, even if both the source and the sink have counted it. Reports must not use
 /// `record.errors` itself, because it contains such errors twice.
 pub(crate) fn errors_once(record: &Record) -> impl Iterator<Item = &ErrorRow> {
     record.errors.iter().filter(|row| !is_reported_by_both(record, row))
 }
 
-/// Returns true if a row counts faults that the sink made on request, and the source has counted the same faults as
-/// errors.
+/// Returns true if the sink caused these errors on purpose and the source has counted them in another row. The caller
+/// then leaves out this row.
 fn is_reported_by_both(record: &Record, row: &ErrorRow) -> bool {
     let is_same = |other: &ErrorRow| (other.phase, other.code) == (row.phase, row.code) && !other.is_ordered();
     row.is_ordered() && record.errors.iter().any(is_same)
@@ -87,7 +87,7 @@ pub(crate) struct Section {
 }
 
 impl Section {
-    /// Returns a section with a table, or `None` if the table has no rows. Reports can then leave the section out.
+    /// Returns a section that shows a table. If the table has no rows, returns `None`, so that reports leave it out.
     pub(crate) fn figures(title: &'static str, note: Option<String>, table: Table) -> Option<Self> {
         (!table.is_empty()).then_some(Self { title, note, body: SectionBody::Figures(table) })
     }

@@ -1,5 +1,6 @@
-//! A table of the time windows that freshness thresholds judge: how long in each window the newest message that had
-//! arrived was young enough. If there are many windows, only the worst are shown.
+//! A table of the time windows for which freshness thresholds are judged. For each window, it shows the share of the
+//! time in which mail was fresh: the newest message that had arrived was not older than the threshold allows. If there
+//! are many windows, only the worst are shown.
 use super::figures::Section;
 use mailrun_measurement::record::{FreshWindow, Record, ThresholdRow};
 use mailrun_text::numbers::counted;
@@ -34,7 +35,7 @@ pub(crate) fn windows(record: &Record) -> Option<Section> {
     Section::figures("Freshness by window", Some(note), table)
 }
 
-/// Returns the windows in which mail was fresh for the smallest share of the time, sorted by time.
+/// Returns the worst windows, in which mail was fresh for the smallest share of the time. They are sorted by time.
 fn worst(windows: &[FreshWindow]) -> Vec<&FreshWindow> {
     let mut worst: Vec<&FreshWindow> = windows.iter().collect();
     worst.sort_by(|one, other| one.fresh_percent.total_cmp(&other.fresh_percent));

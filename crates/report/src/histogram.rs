@@ -5,7 +5,8 @@ use mailrun_text::numbers::{count, counted, latency, share};
 use mailrun_text::table::plain;
 use mailrun_text::wrap::{display_width, wrapped};
 
-/// Ends of the bins within a decade, in tenths of the decade's start. The three sets are sorted from coarse to fine.
+/// Three ways to divide a decade, such as 1 ms to 10 ms: into 3, 6 or 12 bins. Each number is the end of a bin, in
+/// tenths of the decade's start, so 15 means 1.5 ms.
 const ENDS: [&[u64]; 3] = [&[10, 20, 50], &[10, 15, 20, 30, 50, 70], &[10, 12, 15, 18, 22, 27, 33, 39, 47, 56, 68, 82]];
 const WANTED_BINS: usize = 10;
 const MIN_BAR: usize = 10;
@@ -14,7 +15,7 @@ const FIRST_DECADE_NS: u64 = 100;
 /// Number of decades on the scale. From 100 ns, eleven decades reach beyond an hour.
 const DECADES: u32 = 11;
 
-/// A bin of the histogram, which counts messages with a latency between the end of the previous bin and `end_ns`.
+/// Number of messages whose latency is shorter than `end_ns`, but not shorter than the end of the previous bin.
 struct Bin {
     end_ns: u64,
     messages: u64,
@@ -58,8 +59,8 @@ fn histogram(stage: &StageRow, times: &Latencies, width: usize) -> String {
     text
 }
 
-/// Returns the bins from the first to the last one with messages. Uses the coarsest set of bins that gives at least ten
-/// bins or, if every set gives fewer, the finest.
+/// Returns the bins from the first to the last one with messages. Uses the largest bins that give at least ten rows or,
+/// if no set of bins gives so many rows, the smallest bins.
 fn bins(times: &Latencies) -> Vec<Bin> {
     let choices = ENDS.map(|ends| bins_of(times, ends));
     let finest = choices.len() - 1;

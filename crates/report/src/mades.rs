@@ -41,9 +41,9 @@ pub(crate) fn offered(record: &Record, mades: &Mades) -> Option<Section> {
     Some(Section { title: "Workload", note: None, body: SectionBody::Facts(facts) })
 }
 
-/// Says how the bench received acknowledgements, for example `by a document of ecp-endpoint; 2 rejecting, 1 for unknown
-/// documents`. If the bench itself sent them, the text tells how: `by a document to mailrun-endpoint-a, type
-/// TEST-MESSAGE, through ecp.endpoint.outbox; 300 sent`.
+/// Tells who sent the acknowledgements and how many were unusual, for example `by a document of ecp-endpoint; 2
+/// rejecting, 1 for unknown documents`. If the bench itself acknowledged the messages, says how it sent the
+/// acknowledgements: `by a document to mailrun-endpoint-a, type TEST-MESSAGE, through ecp.endpoint.outbox; 300 sent`.
 fn acknowledged(back: &MadesAcknowledgements) -> String {
     let mut text = match back.sender {
         AcknowledgementSender::Bench => format!(
@@ -144,8 +144,8 @@ pub(crate) fn shapes(mades: &Mades) -> Option<Section> {
 
 const MAX_WINDOWS: usize = 48;
 
-/// Returns a table with one row for each pair of quarter-hour and load shape. If there are many rows, only those with
-/// the most incomplete or late messages are shown.
+/// Returns a table with one row for each quarter-hour and each load shape, a pattern of due times such as `every 10s`.
+/// If there are too many rows, the table shows those with the most incomplete or late messages.
 pub(crate) fn windows(mades: &Mades) -> Option<Section> {
     let windows = &mades.market.as_ref()?.windows;
     let mut table = Table::new([
@@ -162,7 +162,7 @@ pub(crate) fn windows(mades: &Mades) -> Option<Section> {
     .leave_out(&["from s", "arrived", "late", "not sent"])
     .hide_zero(&["not sent", "late"]);
     let mut shown_windows: Vec<&MadesWindow> = windows.iter().collect();
-    // Keep only the worst windows, because there may be too many to show, and then show them in the order of time.
+    // Show the quarter-hours with the most unfinished or late messages, because a long run has too many for a table.
     let unmet = |window: &MadesWindow| window.due + window.late - window.completed.min(window.due);
     shown_windows.sort_by(|one, other| unmet(other).cmp(&unmet(one)).then(other.slowest_ms.total_cmp(&one.slowest_ms)));
     shown_windows.truncate(MAX_WINDOWS);
@@ -227,8 +227,8 @@ pub(crate) fn waterfall(mades: &Mades) -> Option<Section> {
     Section::figures("Waterfall", note, table)
 }
 
-/// Draws a bar that begins at the end of the previous step, such as `·····████··············`. A step that took any
-/// time has at least one `█`.
+/// Draws the bar of a step, such as `·····████··············`. The bar begins where the previous step ends, and has at
+/// least one `█` if the step took any time.
 fn bar(before: f64, share: f64) -> String {
     let columns = |share: f64| ((share.clamp(0.0, 1.0) * WATERFALL_WIDTH as f64).round() as usize).min(WATERFALL_WIDTH);
     let begins = columns(before).min(WATERFALL_WIDTH - 1);
@@ -246,7 +246,8 @@ pub(crate) fn troubles(record: &Record, mades: &Mades) -> Option<Section> {
     Section::figures("Errors", when(record), table)
 }
 
-/// Compares the message counts of the simulator with those of the bench. The simulator knows what really happened.
+/// Compares the message counts of the simulator with those of the bench. The simulator handled the messages itself, so
+/// its counts are the true ones.
 pub(crate) fn truth_counts(mades: &Mades) -> Option<Section> {
     let truth = mades.truth.as_ref()?;
     let mut table = Table::new([("messages", Align::Left), right("stand-in"), right("bench"), right("difference")]);

@@ -47,8 +47,8 @@ pub(crate) fn costs_in_short(record: &Record) -> Option<String> {
     (!texts.is_empty()).then(|| texts.join("; "))
 }
 
-/// Returns the number of cores that a process kept busy. Returns `None` if the result exceeds the host's cores. In that
-/// case the process ran for longer than the measured time, so its share is unknown.
+/// Returns the number of cores that a process kept busy: its CPU time divided by the length of the run. Returns `None`
+/// if the result exceeds the host's cores, because the process then ran for longer than the measured time.
 fn cores(record: &Record, party: &Party) -> Option<f64> {
     let max_cores = f64::from(record.host.cores.max(1)) * 1.05;
     // Add the warm-up, because the processor time includes it and `duration_s` does not.
@@ -89,7 +89,7 @@ fn messages(record: &Record, party: &Party) -> Option<u64> {
     let own = record.stages.iter().filter(|row| row.party == party.name);
     let row = match party.role {
         Role::Source => own.clone().find(|row| row.name == Stage::Sent),
-        // The source knows from the relay's replies how many messages the relay accepted.
+        // Search the rows of all parties: the source counts the relay's replies, so it has the row `Accepted`.
         Role::Relay => return record.stage(Stage::Accepted).map(|row| record.with_warm_up(row.count)),
         Role::Sink => own.clone().find(|row| row.name == Stage::Delivered),
     };

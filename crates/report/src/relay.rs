@@ -16,8 +16,8 @@ pub struct RelayFigures {
     pub accepted_per_s: f64,
     pub delivered_per_s: f64,
     pub delivered_bytes_per_s: f64,
-    /// Largest number of messages that were accepted but not delivered at the end of a second, and the number of that
-    /// second. `None` if the record has no figures by second.
+    /// Peak of the relay's queue: the largest number of accepted but undelivered messages at the end of a second, and
+    /// the number of that second. `None` if the record has no figures by second.
     pub deepest: Option<(u64, u64)>,
 }
 
@@ -26,7 +26,7 @@ impl RelayFigures {
     pub fn of(record: &Record) -> Option<Self> {
         let accepted = record.stage(Stage::Accepted)?;
         let delivered = record.stage(Stage::Delivered)?;
-        // Search from the end, because `max_by_key` returns the last maximum, but the first one in time is wanted.
+        // Search from the end, because `max_by_key` returns the last of several equal maxima, but we want the earliest.
         let deepest = record.series.iter().rev().max_by_key(|row| row.queued);
         Some(Self {
             accepted: accepted.count,

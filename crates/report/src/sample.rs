@@ -114,7 +114,7 @@ pub fn mades() -> Record {
     Record { mades: Some(own), phases: Vec::new(), stages, ..lossy() }
 }
 
-/// The run `held`, but 200 messages were accepted and lost.
+/// Like the sample run `held`, but the server lost 200 messages after it had accepted them.
 pub fn lossy() -> Record {
     let mut record = held();
     record.ledger.delivered = Some(MESSAGES - 200);
@@ -131,7 +131,7 @@ pub fn lossy() -> Record {
     record
 }
 
-/// The run `held`, but without a sink or another receiver that observes the deliveries.
+/// A sample run in which only the source is measured, so that nobody observes the deliveries.
 pub fn unwatched() -> Record {
     let mut record = held();
     record.parties.truncate(1);
@@ -148,8 +148,7 @@ pub fn unwatched() -> Record {
     record
 }
 
-/// The run `held`, but through a relay that delivered the last message 1.5 s after it accepted the
-/// last message.
+/// A sample run through a relay, which still delivers queued mail for 1.5 s after it has accepted the last message.
 pub fn relayed() -> Record {
     let mut record = held();
     let relay = Party {

@@ -1,5 +1,5 @@
-//! Sample capacity searches for the tests of their page: one that found a capacity, one with
-//! hostile names, and one that missed its goal.
+//! Sample results of capacity searches, from which tests write pages. One found a capacity, one contains hostile names,
+//! and one missed its goal.
 use crate::capacity::{CapacityRun, CapacityTrial, ConfirmedLoad, JudgedTrial};
 use mailrun_capacity::{
     GoalFinding, GoalOutcome, PlanningInputs, SearchEnding, SearchResult, SearchTrial, TrialFigures, TrialLoad,
@@ -42,7 +42,7 @@ fn measured(loss: f64) -> TrialOutcome {
     TrialOutcome::Measured(TrialFigures::new(vec![loss], 1_000.0))
 }
 
-/// A search that found a capacity. All texts that could come from a peer are `text`.
+/// Returns a search that found a capacity. It contains `text` wherever a server or a user could choose the text.
 pub fn search(text: &str) -> CapacityRun {
     let goal =
         Threshold::parse("delivered.p99 < 1s", RunProtocol::Smtp).expect("a threshold").loss_goal().expect("a goal");

@@ -1,5 +1,5 @@
-//! The load of a sample run, message by message. All figures of the run are sums over these messages, so the figures
-//! are consistent.
+//! Simulates each message of a sample run. All figures of the run are computed from these messages, so the figures are
+//! consistent.
 use mailrun_measurement::Latencies;
 use mailrun_measurement::record::{SeriesRow, SlowMessage, SlowPhase};
 use mailrun_measurement::stage::Phase;
@@ -9,19 +9,19 @@ use std::time::Duration;
 pub(crate) const RATE: u64 = 1_000;
 /// Maximum number of messages that the server accepts per second while it catches up.
 const MAX_RATE: u64 = 1_600;
-/// A message is sent after 40 % and accepted after 70 % of its service time.
+/// A message is sent after 40 % of its service time, accepted after 70 %, and delivered at the end.
 const SENT_SHARE: f64 = 0.4;
 const ACCEPTED_SHARE: f64 = 0.7;
-/// In a run longer than this many seconds, only one in ten messages is timed, so that the tests stay fast.
+/// In a run longer than this many seconds, only one message in ten is timed, so that the tests stay fast.
 const LONG_RUN_S: u64 = 600;
 const SLOWEST: usize = 50;
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SampleTrouble {
-    /// Seconds in which the server accepts nothing.
+    /// Period, in seconds of the run, in which the server accepts nothing.
     pub(crate) stall: Range<u64>,
     pub(crate) rejected_per_s: u64,
-    /// Number of messages that failed because their connection broke, one second after the stall began.
+    /// Number of messages that fail because their connection breaks, all of them one second after the stall began.
     pub(crate) failed: u64,
     pub(crate) lost: u64,
 }
@@ -34,10 +34,10 @@ pub(crate) struct SampleLoad {
     pub(crate) series: Vec<SeriesRow>,
     pub(crate) sent: Latencies,
     pub(crate) accepted: Latencies,
-    /// Latency to acceptance without the time in which a message waited for a session.
+    /// Latencies from the moment when a session began to send a message until the server accepted the message.
     pub(crate) accepted_service: Latencies,
     pub(crate) delivered: Latencies,
-    /// The slowest messages by latency to acceptance, slowest first.
+    /// Messages with the longest latencies to acceptance, slowest first.
     pub(crate) slowest: Vec<SlowMessage>,
 }
 
@@ -47,7 +47,7 @@ struct SampleMessage {
     due_s: f64,
     /// Time in milliseconds for which the message waited for a session, because the server stalled.
     waited_ms: f64,
-    /// Time in milliseconds from the moment when a session began the message until the sink had it.
+    /// Time in milliseconds from the moment when a session began the message until the sink received it.
     service_ms: f64,
 }
 
@@ -58,7 +58,7 @@ impl SampleMessage {
 }
 
 impl SampleLoad {
-    /// Makes a load of `length` seconds. Each message takes `pace` times as long as usual, so 0.75 makes a faster run.
+    /// Simulates `length` seconds of load. All service times are multiplied by `pace`, so 0.75 makes a faster run.
     pub(crate) fn new(length: u64, pace: f64, trouble: SampleTrouble) -> Self {
         let mut load = Self {
             series: counts(length, &trouble),
@@ -84,8 +84,8 @@ impl SampleLoad {
         self.series.iter().map(count).sum()
     }
 
-    /// Computes the latencies of the messages that the server accepts in a second. The server accepts messages in the
-    /// order in which they were due.
+    /// Computes the latencies of the messages that the server accepts in this second, in the order in which they were
+    /// due.
     fn add_second(&mut self, second: u64, pace: f64, queue: &mut DueQueue, slowest: &mut Vec<SampleMessage>) {
         let row = &mut self.series[second as usize];
         let busy = row.created as f64 / RATE as f64;
@@ -108,7 +108,7 @@ impl SampleLoad {
             times.record(message.at(1.0));
             slowest.push(message);
         }
-        // Include lost messages although they have no latency, because they are too few to change the percentiles.
+        // These latencies include lost messages, because they are too few to change the percentiles.
         row.p50_ms = times.quantile_ms(0.5);
         row.p95_ms = times.quantile_ms(0.95);
         row.p99_ms = times.quantile_ms(0.99);
@@ -147,8 +147,8 @@ fn counts(length: u64, trouble: &SampleTrouble) -> Vec<SeriesRow> {
     for second in 0..length {
         let is_stalled = trouble.stall.contains(&second);
         let is_last = second + 1 == length;
-        // The load varies from second to second, but each pair of seconds has the average load, so that the whole run
-        // has exactly `RATE` messages per second.
+        // Of every two seconds, the first has as many messages above `RATE` as the second has below it. So the load
+        // varies, but its average is exactly `RATE` messages per second.
         let difference = if length % 2 == 1 && is_last { 0 } else { noise(second / 2) % 200 };
         let created = if second % 2 == 0 { RATE + difference } else { RATE - difference };
         let failed = if trouble.stall.start + 1 == second { trouble.failed } else { 0 };
@@ -173,8 +173,8 @@ fn counts(length: u64, trouble: &SampleTrouble) -> Vec<SeriesRow> {
     rows
 }
 
-/// Returns the latency to delivery that `rank` of 100,000 messages do not exceed. `busy` is the load relative to the
-/// usual one.
+/// Returns a quantile of the latency to delivery: `rank` of 100,000 messages are not slower than this. `busy` is the
+/// load as a multiple of the usual load. A higher load makes all but the fastest messages slower.
 fn quantile_ms(busy: f64, rank: u64) -> f64 {
     let curve = [
         (0.0, 0.3),

@@ -1,5 +1,5 @@
-//! Complete sample runs for the tests of pages. They last an hour, a minute, ten seconds or one second, and fill all
-//! fields of a record.
+//! Sample runs of different lengths, from one second to an hour. Their records have all fields, so that tests can write
+//! whole HTML pages.
 use crate::sample;
 use crate::sample_load::{RATE, SampleLoad, SampleTrouble, noise};
 use mailrun_measurement::Latencies;
@@ -80,7 +80,7 @@ pub fn failed() -> Record {
     record
 }
 
-/// A run of a minute that is invalid, because the generator was too slow.
+/// A run of one minute with the outcome INVALID, because the load generator was too slow.
 pub fn invalid() -> Record {
     let mut record = open_loop(&SampleLoad::new(60, 1.0, SampleTrouble::default()));
     let reason = "The generator offered 612 of 1,000 msg/s. Use more --workers, or run the source on another machine.";
@@ -244,8 +244,7 @@ fn domains(ledger: &LedgerRow) -> Vec<DomainRow> {
     ]
 }
 
-/// Returns a latency distribution with a tail, in which one in a hundred messages is slow. `factor` stretches its
-/// times.
+/// Returns a latency distribution in which one in a hundred messages is slow. All times are multiplied by `factor`.
 fn latencies(factor: u64) -> Latencies {
     let mut times = Latencies::default();
     for at in 1..=20_000_u64 {

@@ -33,8 +33,8 @@ pub(crate) fn over_time(record: &Record, room: usize) -> Option<Section> {
 struct SparklineRow {
     name: &'static str,
     values: Vec<f64>,
-    /// Values of the complete seconds, from which the minimum, the median and the maximum are computed. The rate of an
-    /// incomplete second would look too low.
+    /// Values from which the minimum, the median and the maximum are computed. They leave out an incomplete last
+    /// second, because its rate would look too low.
     full_seconds: Vec<f64>,
     fold: Fold,
 }
@@ -56,8 +56,8 @@ impl SparklineRow {
     }
 }
 
-/// Returns the cells of the line for the rate of accepted messages: name, bars, minimum, median and maximum. If no
-/// message was accepted, they show the rate of delivered messages.
+/// Returns the cells of a row that shows the rate of accepted messages: name, bars, minimum, median and maximum. If no
+/// message was accepted, the row shows the rate of delivered messages.
 pub(crate) fn rate_over_time(record: &Record, room: usize) -> Option<[String; 5]> {
     let lines = if record.series.len() < 2 { Vec::new() } else { lines(record) };
     let line = lines.into_iter().take(2).find(|line| line.values.iter().any(|value| *value > 0.0))?;
@@ -94,21 +94,21 @@ fn lines(record: &Record) -> Vec<SparklineRow> {
     ]
 }
 
-/// Returns the number of seconds that a row covers. It is 1 except in a long run, whose rows were merged in pairs to
+/// Returns how many seconds each row covers. It is 1 except in a long run, in which neighbouring rows were merged to
 /// limit their number.
 pub(crate) fn step(rows: &[SeriesRow]) -> u64 {
     let distances = rows.windows(2).map(|pair| pair[1].second.saturating_sub(pair[0].second));
     distances.min().unwrap_or(1).max(1)
 }
 
-/// Returns the number of rows up to the end of the load, the last second in which a message was due. In a record
-/// without such rows, for example of a sink alone, returns the number of all rows.
+/// Returns the number of rows up to the end of the load, which is the last second in which a message was due. If the
+/// record does not say when messages were due, as in the record of a sink alone, returns the number of all rows.
 pub(crate) fn load_end(record: &Record) -> usize {
     record.series.iter().rposition(|row| row.created > 0).map_or(record.series.len(), |last| last + 1)
 }
 
-/// Returns the rows up to the end of the load. Leaves out the last row if it may cover only a part of a second, because
-/// it would look like a drop in the rate.
+/// Returns the rows of the time series up to the end of the load. Leaves out the last row if it may cover only a part
+/// of a second, because it would look like a drop in the rate.
 pub(crate) fn whole(record: &Record) -> &[SeriesRow] {
     let rows = &record.series[..load_end(record)];
     let (Some(first), Some((last, others))) = (rows.first(), rows.split_last()) else { return rows };

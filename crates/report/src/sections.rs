@@ -2,8 +2,8 @@ use super::figures::Section;
 use super::{audit, fates, freshness, mades, parties, relay, seconds, server, stages, workload};
 use mailrun_measurement::record::{Mades, Record};
 
-/// Returns every section for which this record has figures, in reading order. `room` is the maximum number of bars in a
-/// line of the section over time.
+/// Returns every section for which this record has figures, in reading order. `room` is the maximum number of bars per
+/// line in the section that shows the run over time.
 pub(crate) fn sections(record: &Record, room: usize) -> Vec<Section> {
     if let Some(mades) = &record.mades {
         return mades_sections(record, mades, room);

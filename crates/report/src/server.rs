@@ -9,8 +9,7 @@ use mailrun_text::table::plain;
 /// A process is shown if it used at least this much CPU time, in seconds.
 const MIN_TOLD_S: f64 = 0.05;
 
-/// Returns the section about the server. Returns `None` if the bench made no test connection, which it does not need
-/// for a server that it starts itself.
+/// Returns `None` if the bench made no test connection, for example because it started the server itself.
 pub(crate) fn under_test(record: &Record) -> Option<Section> {
     let server = record.server.as_ref()?;
     let mut facts =
@@ -35,7 +34,7 @@ fn logins(server: &ServerRow) -> String {
 }
 
 /// Returns the mechanisms in a line of an EHLO reply such as `AUTH PLAIN LOGIN`, or `None` for any other line. Old
-/// servers write `AUTH=`.
+/// servers write `AUTH=` in place of `AUTH` and a space.
 fn login_mechanisms(line: &str) -> Option<&str> {
     let (word, rest) = line.split_at_checked(4)?;
     (word.eq_ignore_ascii_case("auth") && (rest.is_empty() || rest.starts_with([' ', '=']))).then_some(rest)

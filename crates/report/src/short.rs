@@ -1,5 +1,5 @@
-//! The short report, which fits on a terminal of 80×24 and ends with the verdict. Other displays also use [`fit`] to
-//! drop the least important parts.
+//! The short report, which fits on a terminal of 80×24 and ends with the verdict. The bench's screen also uses [`fit`]
+//! to leave out the least important parts.
 //!
 //! ```text
 //! mailrun bench: 400 B messages to 127.0.0.1:25 (SMTP), 100 sessions, …      the run
@@ -32,10 +32,10 @@ const MAX_ERRORS: usize = 3;
 const MAX_THRESHOLDS: usize = 4;
 const MAX_LOAD_STAGES: usize = 5;
 const MAX_NOTES: usize = 3;
-/// Number of columns that the name and the numbers take in the line over time. The bars get the rest.
+/// Columns reserved for text, such as the median, in the line that plots the rate over time. The bars get the rest.
 const BARS_MARGIN: usize = 55;
 
-/// Importance of a part, in ascending order: the parts at the top of this list are left out first.
+/// Priorities of the parts of a report, lowest first. If a report is too long, [`fit`] leaves out the lowest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum SectionPriority {
     Costs,
@@ -154,13 +154,13 @@ fn mail_words(record: &Record) -> Vec<String> {
     ]
 }
 
-/// Names the messages and the relay, for example `messages of 400 B to postfix at `. A run through mailrun's own relay
-/// is called a demonstration.
+/// Names the messages and the relay, for example `messages of 400 B to postfix at `. For mailrun's own relay, the text
+/// begins with `demonstration with mailrun's own relay: `, except in an audit.
 fn messages_and_relay(record: &Record, recipients: &str) -> String {
     let messages = format!("messages of {}{recipients} to ", sizes(&record.workload));
     match relay::party(record).map(|relay| plain(&relay.name)) {
         None => messages,
-        // Do not name a relay that the record knows only by its address, because the address follows anyway.
+        // If the relay's name is only the address of the target, leave it out, because the address follows anyway.
         Some(name) if name == plain(&record.workload.target) => messages,
         Some(name) if name == "mailrun" && record.audit.is_none() => {
             format!("demonstration with mailrun's own relay: {messages}")
@@ -223,8 +223,8 @@ fn latencies(record: &Record, width: usize) -> Vec<String> {
     if table.is_empty() { Vec::new() } else { compact(&table, width) }
 }
 
-/// Returns a table with a row for each stage of the load: how far its messages got, for example to `delivered`, and how
-/// fast.
+/// Returns a table with a row for each stage of the load. It shows how far the messages of the stage got, for example
+/// to `delivered`, with their latencies and their rate.
 fn load_stages(record: &Record, width: usize) -> Vec<String> {
     let columns = [
         ("stage", Align::Left),
@@ -265,7 +265,7 @@ fn rows(record: &Record) -> impl Iterator<Item = &StageRow> {
     record.stages.iter().filter(is_shown)
 }
 
-/// Returns a table without the rule below its titles, to save a line.
+/// Formats a table without the rule below its titles, because the short report must save lines.
 fn compact(table: &Table, width: usize) -> Vec<String> {
     let text = table.terminal(width);
     text.lines().enumerate().filter(|(number, _)| *number != 1).map(|(_, line)| line.to_owned()).collect()
@@ -281,7 +281,7 @@ fn slowest(record: &Record) -> Option<String> {
     Some(format!("slowest phase: {}, p99 {}", row.name.name(), latency(row.latency_ms.p99)))
 }
 
-/// Names one message that did not arrive, with the server's reply, by which it can be found in the server's log.
+/// Names one message that did not arrive, and the server's reply, with which it can be found in the server's log.
 pub(crate) fn not_seen(record: &Record) -> Option<String> {
     let first =
         record.missing.iter().find(|message| message.fate == MissingFate::NotSeen && message.reply.is_some())?;
@@ -328,9 +328,9 @@ fn thresholds(record: &Record, width: usize) -> Vec<String> {
 
 /// Lines that a report shows or leaves out together.
 pub struct ReportPart<Rank> {
-    /// The parts with the lowest priority are left out first.
+    /// If a report is too long, [`fit`] leaves out the parts with the lowest priority first.
     pub priority: Rank,
-    /// Set if an empty line precedes the part. [`fit`] removes this line before it leaves out any part.
+    /// Set if an empty line precedes the part. If a report is too long, [`fit`] removes empty lines before parts.
     pub has_gap: bool,
     pub lines: Vec<String>,
 }
@@ -471,7 +471,7 @@ mod tests {
         }
     }
 
-    /// Generates texts without digits, so that every number in a report is a figure and not a part of such a text.
+    /// Generates texts without digits, so that every number in a report is a figure of the record.
     fn words() -> impl Strategy<Value = String> {
         "[a-zäß日 :()/<>\\u{1b}\\n-]{0,200}"
     }

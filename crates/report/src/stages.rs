@@ -6,7 +6,7 @@ use mailrun_text::numbers::{count, counted, figure, latency};
 use mailrun_text::table::{Align, Cell, Table, plain, right};
 
 const MEBIBYTE: f64 = 1_048_576.0;
-/// Columns of times that a narrow terminal leaves out, the least important first.
+/// Columns that a narrow terminal leaves out one by one, the least important first.
 const OPTIONAL_TIMES: [&str; 8] = ["p95", "min", "p99.9", "mean", "p90", "since", "count", "max"];
 
 pub(crate) fn reached(record: &Record) -> Option<Section> {
@@ -89,7 +89,8 @@ pub(crate) fn of_load(record: &Record) -> Option<Section> {
             let rate = row.rate_per_s.map_or_else(|| Cell::from("–"), Cell::Figure);
             let times = row.latency_ms.map(|times| time_cells(&times, row.beyond_ms));
             let times = times.map_or_else(|| vec![Cell::from("–"); 8], |times| times.to_vec());
-            // Repeat the load stage's name in each row, because both names together identify the row in a baseline.
+            // Each row must contain the name of the load stage, because the HTML page finds the matching row of the
+            // baseline by the first two columns. The second column is `accepted` or `delivered`.
             let names = [Cell::from(plain(&load_stage.name)), Cell::from(row.name.name())];
             table.row(names.into_iter().chain(counts).chain([rate]).chain(times).collect());
         }
@@ -125,15 +126,14 @@ pub(crate) fn phases(record: &Record) -> Option<Section> {
     Section::figures("Phases", note, table)
 }
 
-/// Returns an empty table with a column for each time. The narrowest terminal shows only the median and the 99th
-/// percentile.
+/// Returns an empty table with a column for each statistic of the latencies. On the narrowest terminal, only the median
+/// and the 99th percentile remain.
 pub(super) fn timed(names: &[(&'static str, Align)]) -> Table {
     let times = ["min", "mean", "p50", "p90", "p95", "p99", "p99.9", "max"].map(right);
     Table::new([names, &times].concat()).leave_out(&OPTIONAL_TIMES)
 }
 
-/// Returns the cells of a row in a table made by [`timed`]. A percentile is infinite if too many messages never came,
-/// and is shown as a lower bound such as `> 3,000`.
+/// If too many messages never arrived, a percentile is infinite, and its cell shows a lower bound such as `> 3,000`.
 fn time_cells(times: &LatencyMs, beyond_ms: Option<f64>) -> [Cell; 8] {
     [times.min, times.mean, times.p50, times.p90, times.p95, times.p99, times.p999, times.max]
         .map(|ms| time_cell(ms, beyond_ms))

@@ -13,7 +13,7 @@ use mailrun_text::wrap::{display_width, wrapped};
 
 const MAX_SENTENCE_WIDTH: usize = 100;
 const MIN_WIDTH: usize = 20;
-/// Number of columns that the names and the numbers take in the table over time. The bars get the rest.
+/// Columns reserved for text, such as the median, in each line of the table over time. The bars get the rest.
 const BARS_MARGIN: usize = 46;
 const MIN_BARS: usize = 8;
 

@@ -5,12 +5,11 @@ use mailrun_measurement::record::{Arrival, OfferedStage, Pipelining, Record, Rol
 use mailrun_text::numbers::{count, counted, figure, latency, memory, octets, rate, seconds};
 use mailrun_text::table::plain;
 
-/// Default addresses of the envelope, which a report leaves out because they tell the reader nothing.
+/// Envelope addresses that mailrun uses by default. A report leaves them out, because they tell the reader nothing.
 const DEFAULT_ADDRESSES: [&str; 3] = ["", "from@example.com", "to@example.com"];
 const MAX_LISTED_STAGES: usize = 8;
 
-/// Returns the section about the load. Returns `None` for the record of a sink alone, because a sink does not know what
-/// was sent.
+/// Returns `None` for the record of a sink alone, because a sink does not know what was sent.
 pub(crate) fn offered(record: &Record) -> Option<Section> {
     record.parties.iter().find(|party| party.role == Role::Source)?;
     let workload = &record.workload;
@@ -122,13 +121,13 @@ fn recipients(workload: &Workload) -> String {
     }
 }
 
-/// Formats a varying number with its mean, for example `1..5 (3.000 on average)`.
+/// Formats a number that varies from message to message, with its mean, for example `1..5 (3.000 on average)`.
 fn expected(varied: &Varied) -> String {
     format!("{} ({} on average)", plain(&varied.expression), figure(varied.mean))
 }
 
-/// Describes the messages that the load was drawn from: MIME messages or the user's corpus. Returns `None` for
-/// generated text.
+/// Says where the content of the messages comes from: generated MIME messages, or the user's corpus. Returns `None` if
+/// mailrun fills the messages with generated plain text instead.
 fn mail(workload: &Workload) -> Option<String> {
     if let Some(made) = workload.mime_messages {
         return Some(format!("MIME with attachments, drawn from {} by seed", counted(made, "message")));

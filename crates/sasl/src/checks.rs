@@ -1,12 +1,12 @@
-//! Checks both sides of AUTH with any input: the server's side with responses, and the client's side with challenges.
-//! Nobody may log in without the secret, and the client must not trust a server that does not know the secret. The
-//! first byte of the input selects the mechanism. Each line of the rest is sent to both sides.
+//! Checks both sides of AUTH with arbitrary input. The first byte of the input selects the mechanism. Each further line
+//! is passed both to the server, as a client's response, and to the client, as a server's challenge. Nobody may log in
+//! without the secret, and the client must not trust a server that does not know the secret.
 use crate::scram::Keys;
 use crate::server::{self, ExchangeStep};
 use crate::{Credentials, Mechanism, Mechanisms, Secret, client};
 use std::sync::LazyLock;
 
-/// Derived only once, because 4096 iterations for each input would be slow.
+/// SCRAM keys of the password. They are derived only once, because 4096 iterations for each input would be slow.
 static KEYS: LazyLock<Keys> = LazyLock::new(|| Keys::derive("long and secret", b"salt", 4096).expect("good input"));
 
 fn server(mechanism: Mechanism, lines: &[&[u8]]) {
@@ -54,7 +54,8 @@ pub fn check(data: &[u8]) {
         let mut words = text.splitn(2, '\n');
         let name = words.next().unwrap_or_default();
         let secret = words.next().unwrap_or_default();
-        // If the client accepts a name and a secret, the server must read back the same two, or reject an empty name.
+        // If the client can build a PLAIN message from a name and a secret, the server must read the same name and
+        // secret from this message. The server may reject the message only if the name is empty.
         let credentials = Credentials::new(name, secret);
         if mechanism == Mechanism::Plain
             && let Ok(exchange) = client::ClientExchange::new(mechanism, &credentials, None)

@@ -7,10 +7,10 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExchangeError {
     /// The mechanism cannot carry the name or the secret: one of them is too long or contains forbidden characters,
-    /// such as a tab with SCRAM (RFC 4013 §2.3). The error is the same if the nonce is missing.
+    /// such as a tab with SCRAM (RFC 4013 §2.3). This error is also returned if SCRAM-SHA-256 gets no nonce.
     #[error("the user or the password has characters that this mechanism forbids, or is too long for it")]
     Credentials,
-    /// The mechanism has no answer to the challenge, which is malformed or came at the wrong time.
+    /// The client cannot answer the challenge, because the challenge is malformed or came at the wrong time.
     #[error("the server's challenge does not belong to this mechanism")]
     Challenge,
     /// The server did not prove that it knows the secret, so it may be an impostor.
@@ -18,11 +18,11 @@ pub enum ExchangeError {
     ServerUnverified,
 }
 
-/// States of an exchange, named by the expected challenge.
+/// States of an AUTH exchange. Most states are named after the challenge that the client expects next.
 #[derive(Clone)]
 enum State {
-    /// The client has not sent its first message, which the server may request with an empty challenge. Holds the
-    /// message and, for SCRAM, the state that follows.
+    /// The client has not sent its first message. The server may request this message with an empty challenge. Holds
+    /// the message and, only for SCRAM, the data with which the client answers the next challenge.
     First(Vec<u8>, Option<scram::ClientFirst>),
     /// LOGIN: the server asks for the name, and then for the password.
     Name,
@@ -33,8 +33,8 @@ enum State {
     ServerFinal(scram::ClientFinal),
     /// The client has sent everything, and only the server's final reply is missing.
     Verdict,
-    /// XOAUTH2: the server sends its final reply, or a challenge with the reason for a refusal,
-    /// which needs an empty response.
+    /// XOAUTH2: the server sends its final reply, or a challenge with the reason why it refuses the token. The client
+    /// must answer such a challenge with an empty response.
     VerdictOrReason,
 }
 
@@ -79,7 +79,7 @@ impl ClientExchange {
         }
     }
 
-    /// Records that the first message was sent with AUTH, so the server will not ask for it.
+    /// Tells the exchange that the AUTH command contained the first message, so no challenge will request the message.
     #[must_use]
     pub fn initial_sent(self) -> Self {
         match self.state {
@@ -94,7 +94,7 @@ impl ClientExchange {
         }
     }
 
-    /// Answers a challenge, and returns the response with the exchange in its next state.
+    /// Answers a challenge of the server. Returns the response, and the exchange in its next state.
     ///
     /// # Errors
     /// Returns an [`ExchangeError`] if there is no valid response. The caller must then cancel the
@@ -118,7 +118,7 @@ impl ClientExchange {
         Ok((response, Self { state, ..self }))
     }
 
-    /// Checks whether a positive reply from the server may be trusted.
+    /// Checks the server after a positive reply to AUTH, because an impostor could send such a reply as well.
     ///
     /// # Errors
     /// Returns [`ExchangeError::ServerUnverified`] if the server has not proved that it knows the
@@ -150,8 +150,8 @@ fn begin(mechanism: Mechanism, credentials: &Credentials, nonce: Option<String>)
             Some(State::First(format!("user={name}\u{1}auth=Bearer {secret}\u{1}\u{1}").into_bytes(), None))
         }
         Mechanism::ScramSha256 => {
-            // Refuse an unsuitable password before the first message, because after the challenge it would be too late
-            // to try another mechanism.
+            // Check whether SCRAM permits the password before the first message is sent. If not, the caller can still
+            // try another mechanism, but no longer after the server's challenge.
             prepared(secret)?;
             let first = scram::ClientFirst::new(ScramHash::Sha256, name, &nonce?)?;
             Some(State::First(first.message().into_bytes(), Some(first)))
@@ -159,8 +159,8 @@ fn begin(mechanism: Mechanism, credentials: &Credentials, nonce: Option<String>)
     }
 }
 
-/// Returns the state in which the client waits after its first message. SCRAM needs another message from the client,
-/// and XOAUTH2 only if the server refuses the token.
+/// Returns the state in which the client waits after its first message. With SCRAM, the client must send a second
+/// message. With XOAUTH2, it must do so only if the server refuses the token.
 fn after_first(mechanism: Mechanism, scram: Option<scram::ClientFirst>) -> State {
     match scram {
         Some(scram) => State::ServerFirst(scram),

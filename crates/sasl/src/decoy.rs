@@ -4,8 +4,9 @@ use crate::{Nonce, encode};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-/// Makes salts for all users, and secrets for users that do not exist. A name always gets the same salt and secret, and
-/// only the owner of the key can tell them from real ones, so logins do not show which users exist.
+/// Makes the salts of all users, and invented passwords for names without a user. A name always gets the same salt and
+/// password. Without the key, nobody can tell invented values from real ones, so attempts to log in do not show which
+/// users exist.
 #[derive(Clone)]
 pub struct DecoySecrets {
     key: Nonce,
@@ -19,7 +20,8 @@ impl std::fmt::Debug for DecoySecrets {
 
 impl DecoySecrets {
     /// Creates a generator with this key, which must be secret. The key must not change while the server stores keys
-    /// with its salts, because only the salts of invented users would then change.
+    /// with its salts. A new key changes the salts of unknown names, but real users keep their stored salts, so an
+    /// attacker could tell which users exist.
     pub fn new(key: Nonce) -> Self {
         Self { key }
     }
@@ -35,7 +37,7 @@ impl DecoySecrets {
         encode(&self.mac("password", name)[..18])
     }
 
-    /// Returns the keys of the invented password. Deriving them takes as long as deriving real keys.
+    /// Returns SCRAM keys for a name without a user. Deriving them takes as long as deriving real keys.
     pub fn keys(&self, name: &str) -> Keys {
         let keys = Keys::derive(&self.password(name), &self.salt(name), MIN_ITERATIONS);
         keys.expect("base64 may be a password, and there are enough iterations")

@@ -1,10 +1,8 @@
-//! SASL (RFC 4422) as state machines without I/O: the mechanisms with which clients of mail servers
-//! and of message brokers log in. The server sends challenges, and the client answers each with a
-//! response.
+//! SASL (RFC 4422): the mechanisms with which clients log in to mail servers and message brokers, as state machines
+//! without I/O. The server sends challenges, and the client answers each with a response.
 //!
-//! `client` and `server` are the two sides of the mechanisms of SMTP's AUTH (RFC 4954). AMQP wraps
-//! the mechanisms in another dialogue, so its crate uses the messages of `plain` and `scram`
-//! directly, with SHA-1 and SHA-512 as well as SHA-256.
+//! `client` and `server` are the two sides of the mechanisms of SMTP's AUTH (RFC 4954). AMQP has a dialogue of its own,
+//! so the crate for AMQP uses the messages of `plain` and `scram` directly, with SHA-1 and SHA-512 as well as SHA-256.
 //!
 //! | mechanism | first word | what crosses the wire | RFC |
 //! |---|---|---|---|
@@ -51,7 +49,7 @@ pub enum Mechanism {
     ScramSha256,
     /// Digest of a challenge, made with the password (RFC 2195).
     CramMd5,
-    /// OAuth 2.0 bearer token, as Google and Microsoft use it.
+    /// OAuth 2.0 bearer token, in the form that Google and Microsoft use.
     Xoauth2,
     /// Name and password in a single message (RFC 4616).
     Plain,
@@ -81,7 +79,7 @@ impl Mechanism {
         Self::ALL.into_iter().find(|mechanism| name.eq_ignore_ascii_case(mechanism.name().as_bytes()))
     }
 
-    /// Returns true if a server needs a nonce for this mechanism, because its challenge must never repeat.
+    /// Returns true if the server needs a nonce for this mechanism, so that it never repeats a challenge.
     pub fn needs_server_nonce(self) -> bool {
         matches!(self, Self::ScramSha256 | Self::CramMd5)
     }

@@ -11,8 +11,8 @@ pub struct PlainMessage<'a> {
     pub password: &'a [u8],
 }
 
-/// Returns the message of a client that acts as itself. Returns `None` if the name or the password contains NUL, which
-/// separates the two in the message.
+/// Returns the message with which a client logs in as `name`, without asking to act as another user. Returns `None` if
+/// the name or the password contains NUL, which separates the two in the message.
 pub fn message(name: &str, password: &str) -> Option<Vec<u8>> {
     let has_nul = name.contains('\0') || password.contains('\0');
     (!has_nul).then(|| format!("\0{name}\0{password}").into_bytes())

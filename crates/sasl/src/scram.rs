@@ -17,23 +17,23 @@ type Sha256Output = [u8; 32];
 
 /// Minimum number of iterations (RFC 7677 §4). Fewer would make guessing cheap for an eavesdropper.
 pub const MIN_ITERATIONS: u32 = 4096;
-/// Maximum number of iterations, without which a server could keep a client computing forever.
+/// Maximum iteration count of the password hash. Without this limit, a server could keep a client computing forever.
 pub const MAX_ITERATIONS: u32 = 600_000;
 
-/// Hash function of the server's side, which this crate implements only for SCRAM-SHA-256.
+/// This crate implements the server's side only for SCRAM-SHA-256.
 const SERVER_HASH: ScramHash = ScramHash::Sha256;
 
 /// SCRAM keys, which a server stores instead of a password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Keys {
-    /// Salt that was hashed together with the password.
+    /// Salt that is hashed together with the password, so that users with the same password have different keys.
     pub salt: Vec<u8>,
-    /// Number of times that the password was hashed. A client of this crate accepts only numbers from
-    /// [`MIN_ITERATIONS`] to [`MAX_ITERATIONS`].
+    /// Iteration count of PBKDF2, the function that derived the keys from the password. A client of this crate accepts
+    /// only numbers from [`MIN_ITERATIONS`] to [`MAX_ITERATIONS`].
     pub iterations: u32,
     /// StoredKey of RFC 5802 §3, which checks the client's proof.
     pub stored: Sha256Output,
-    /// ServerKey of RFC 5802 §3, which makes the server's proof.
+    /// ServerKey of RFC 5802 §3, with which the server computes its proof to the client.
     pub server: Sha256Output,
 }
 
@@ -183,8 +183,8 @@ impl ClientFirst {
         format!("n,,{}", self.bare)
     }
 
-    /// Answers server-first with the client's proof. Returns `None` if server-first is invalid, or
-    /// if its number of iterations is out of range.
+    /// Answers the server's challenge (server-first) with the message that contains the client's proof (client-final).
+    /// Returns `None` if server-first is invalid, or if its number of iterations is out of range.
     pub fn prove(&self, password: &str, server_first: &[u8]) -> Option<(String, ClientFinal)> {
         let server_first = std::str::from_utf8(server_first).ok()?;
         let mut parts = server_first.split(',');
@@ -213,8 +213,7 @@ impl ClientFinal {
     }
 }
 
-/// Returns true if client-first asks to act as another user (`a=`, RFC 5802 §5.1) and is otherwise
-/// valid.
+/// Returns true if client-first is valid, except that the client asks to act as another user (`a=`, RFC 5802 §5.1).
 pub(crate) fn acts_as_other(client_first: &[u8]) -> bool {
     let Some(text) = std::str::from_utf8(client_first).ok() else { return false };
     let mut parts = text.splitn(3, ',');
@@ -243,8 +242,8 @@ pub(crate) struct ServerChallenge {
 }
 
 impl ClientFirstMessage {
-    /// Parses client-first, or returns `None` if it is invalid or requests channel binding or another identity, which
-    /// the server does not offer.
+    /// Parses a SCRAM client's first message (client-first). Returns `None` if the message is invalid, or if it
+    /// requests channel binding or asks to act as another user, because the server supports neither.
     pub(crate) fn parse(client_first: &[u8], server_nonce: &str) -> Option<Self> {
         let text = std::str::from_utf8(client_first).ok()?;
         let (binding, rest) = text.split_once(',').filter(|(binding, _)| matches!(*binding, "n" | "y"))?;
@@ -281,7 +280,7 @@ impl ServerChallenge {
         })
     }
 
-    /// Splits client-final, if it belongs to this exchange, into the part that the proof covers, and the proof.
+    /// Splits client-final into the part that the proof covers, and the proof, unless it belongs to another exchange.
     fn parse<'a>(&self, client_final: &'a [u8]) -> Option<(&'a str, Sha256Output)> {
         let text = std::str::from_utf8(client_final).ok()?;
         let (without_proof, proof) = text.rsplit_once(",p=")?;

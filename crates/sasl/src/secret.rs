@@ -1,4 +1,4 @@
-//! Secrets of a server's users, in the forms in which a server may store them.
+//! Secrets of a server's users: passwords, or the keys that a server may store instead.
 use crate::{same, scram};
 use sha2::{Digest, Sha256};
 use std::fmt;
@@ -6,12 +6,12 @@ use std::fmt;
 /// Secret of a user, against which a server checks the proof of a client.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Secret {
-    /// The password itself, without which CRAM-MD5 cannot be checked.
+    /// The password in plain text. The server needs it to check a login with CRAM-MD5.
     Password(String),
     /// Keys of SCRAM-SHA-256, which the server stores instead of the password.
     Keys(scram::Keys),
-    /// No secret: the server accepts any proof. SCRAM-SHA-256 cannot work without a secret, because
-    /// the server must also prove that it knows the secret.
+    /// The server has no secret and accepts any password or digest. SCRAM-SHA-256 still fails, because the server must
+    /// also prove that it knows the secret.
     Any,
 }
 

@@ -1,5 +1,6 @@
-//! The server's side of an AUTH exchange. It answers each response with a challenge or a result. It asks the
-//! application for secrets or decisions, because only the application knows the users.
+//! The server's side of an AUTH exchange. It answers each response of the client with a challenge or a result.
+//! Depending on the mechanism, the application must look up the user's secret or check the secret that the client has
+//! sent, because only the application knows the users.
 //!
 //! ```text
 //! PLAIN, XOAUTH2          ─▶ Check ─▶ the application's verdict
@@ -12,15 +13,15 @@ use crate::scram::{self, ProofResult};
 use crate::{Mechanism, Nonce, Secret, cram_md5, encode, same};
 use std::fmt;
 
-/// Result of a step. It holds the only object that can continue the exchange, so that no step can be skipped.
+/// What the server must do next. The next step needs the object in this value, so the caller cannot skip a step.
 #[derive(Clone, Debug)]
 pub enum ExchangeStep {
     /// The server must send this challenge, and pass the client's response to [`AwaitedResponse::receive`].
     Challenge(Vec<u8>, AwaitedResponse),
-    /// The server must send this challenge, and pass the client's proof to [`AwaitedProof::receive`], which checks the
-    /// proof with the secret that was looked up.
+    /// The server must send this challenge, and pass the client's response to [`AwaitedProof::receive`], which checks
+    /// the proof in it against the user's secret.
     ProofChallenge(Vec<u8>, AwaitedProof),
-    /// The application must decide whether the secret belongs to the name. Its decision ends the exchange.
+    /// The application must check the name and the secret that the client has sent. This ends the exchange.
     Check(ShownSecret),
     /// The application must look up the secret of the user with this name, and pass it to [`SecretLookup::provide`].
     Lookup(SecretLookup),
@@ -41,9 +42,8 @@ pub struct ServerExchange {
 }
 
 impl ServerExchange {
-    /// Creates an exchange with this mechanism. Only mechanisms that [need a
-    /// nonce](Mechanism::needs_server_nonce) use `nonce`, and only CRAM-MD5 uses `host`, the
-    /// server's name.
+    /// Prepares an AUTH exchange with this mechanism, which [`Self::begin`] then starts. Only mechanisms that [need a
+    /// nonce](Mechanism::needs_server_nonce) use `nonce`, and only CRAM-MD5 uses `host`, the server's name.
     pub fn new(mechanism: Mechanism, nonce: &Nonce, host: &str) -> Self {
         Self { mechanism, nonce: encode(nonce), host: host.to_owned() }
     }
@@ -192,7 +192,7 @@ impl ShownSecret {
     }
 }
 
-/// An exchange that waits until the application has looked up a user's secret.
+/// An exchange that waits until the application passes the user's secret to [`SecretLookup::provide`].
 #[derive(Clone)]
 pub struct SecretLookup {
     name: String,
@@ -227,13 +227,13 @@ impl SecretLookup {
         &self.name
     }
 
-    /// Continues with the secret from the application. `None` means that the user name is unknown.
+    /// Continues the exchange with the user's secret. `None`, for an unknown user name, refuses the login.
     pub fn provide(self, secret: Option<&Secret>) -> ExchangeStep {
         match (self.proof, secret) {
             (LookupProof::CramMd5 { .. } | LookupProof::ScramSha256 { .. }, None) => ExchangeStep::Refused,
             (LookupProof::CramMd5 { .. }, Some(Secret::Any)) => ExchangeStep::Accepted,
-            // Refuse the login, because a CRAM-MD5 digest can be checked only with the password itself, and only SCRAM
-            // keys are known.
+            // A CRAM-MD5 digest can be checked only with the password itself. The server has only the user's SCRAM
+            // keys, so refuse the login.
             (LookupProof::CramMd5 { .. }, Some(Secret::Keys(_))) => ExchangeStep::Refused,
             (LookupProof::CramMd5 { challenge, digest }, Some(Secret::Password(password))) => {
                 let right = cram_md5::digest(password, challenge.as_bytes());
@@ -251,8 +251,8 @@ impl SecretLookup {
     }
 }
 
-/// Returns the SCRAM keys of a secret. Keys that are derived from a password serve only this exchange and are not
-/// stored, so the nonce can be their salt.
+/// Returns the SCRAM keys of a secret. If the secret is a password, derives keys that are used only in this exchange.
+/// Their salt can be the exchange's nonce, because no later login needs the same salt.
 fn keys(secret: &Secret, nonce: &str) -> Option<scram::Keys> {
     match secret {
         Secret::Password(password) => scram::Keys::derive(password, nonce.as_bytes(), scram::MIN_ITERATIONS),
@@ -276,7 +276,7 @@ impl fmt::Debug for AwaitedProof {
 }
 
 impl AwaitedProof {
-    /// Returns SCRAM-SHA-256, the only mechanism whose proof follows the look-up.
+    /// Returns SCRAM-SHA-256. In all other mechanisms, the client sends nothing after the look-up of the secret.
     pub fn mechanism(&self) -> Mechanism {
         Mechanism::ScramSha256
     }
@@ -316,8 +316,8 @@ mod tests {
         ServerExchange::new(mechanism, &NONCE, "test")
     }
 
-    /// Runs client and server against each other until one of them ends. Returns whether the server and whether the
-    /// client considers the login proved.
+    /// Runs client and server against each other until one of them ends. Returns whether the server accepts the client,
+    /// and whether the client accepts the server.
     fn joined(mechanism: Mechanism, credentials: &Credentials, secret: Option<&Secret>, early: bool) -> (bool, bool) {
         let mut client = client::ClientExchange::new(mechanism, credentials, Some(&[9; 18])).unwrap();
         let initial = client.initial().map(<[u8]>::to_vec).filter(|_| early);

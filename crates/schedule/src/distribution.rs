@@ -1,4 +1,4 @@
-//! Numbers that vary from message to message, such as sizes: the syntax of a distribution, and drawing from it.
+//! Parses distributions of numbers that vary from message to message, such as sizes, and draws numbers from them.
 //!
 //! ```text
 //! 400                      always the same
@@ -8,16 +8,16 @@
 //!                          of the median, or above a hundred times it, are clamped
 //! lognormal:4k,1.2,1m      the same, at most 1m
 //! ```
-//! To draw a number, 64 uniform random bits select a quantile of the distribution. Evenly spaced
-//! quantiles, for example 64 of them, therefore represent the whole distribution.
+//! To draw a number, 64 random bits select a quantile of the distribution, and all quantiles are equally likely. A few
+//! evenly spaced quantiles, for example 64 of them, therefore represent the whole distribution.
 use mailrun_measurement::record::Varied;
 
 pub use mailrun_measurement::seeded::{SeededRng, scale};
-/// A log-normal number is at most this many times smaller than the median. Without a maximum from the user, it is also
-/// at most this many times larger.
+/// A log-normal number is never smaller than the median divided by this factor. Unless the user gives a maximum, it is
+/// also never larger than the median times this factor.
 const MAX_MEDIAN_FACTOR: f64 = 100.0;
-/// Maximum value for the deviation (sigma) of a log-normal distribution. At this value, a third of the numbers would be
-/// more than 148 times (e⁵) smaller or larger than the median if they were not clamped.
+/// Maximum deviation (sigma) of a log-normal distribution. At this deviation, a third of the numbers would be more than
+/// 148 times (e⁵) smaller or larger than the median if they were not clamped.
 const MAX_SIGMA: f64 = 5.0;
 const MAX_PARTS: usize = 1_000;
 
@@ -58,7 +58,7 @@ impl Distribution {
         }
     }
 
-    /// Parses a distribution such as `64k:80,1m:20`. `read` parses each number in it, and defines its units.
+    /// Parses a distribution such as `64k:80,1m:20`. `read` parses a single number with its unit.
     ///
     /// # Errors
     /// Returns an error that says what is wrong with `text` and shows the correct form.
@@ -75,7 +75,7 @@ impl Distribution {
         &self.expression
     }
 
-    /// Returns the number if every draw gives the same one.
+    /// Returns the only number that the distribution can draw, or `None` if its numbers vary.
     pub fn as_constant(&self) -> Option<u64> {
         (self.min() == self.max()).then(|| self.min())
     }
@@ -102,21 +102,22 @@ impl Distribution {
             DistributionKind::Weighted { parts, total } => {
                 parts.iter().map(|(weight, range)| *weight as f64 * range.mean()).sum::<f64>() / *total as f64
             }
-            // The formula for the mean does not apply, because the numbers are clamped at both ends, so average many
-            // evenly spaced quantiles instead.
+            // Approximate the mean by the average of many evenly spaced quantiles. The formula for the mean of a
+            // log-normal distribution does not apply, because the numbers are clamped at both ends.
             DistributionKind::LogNormal { .. } => {
                 self.quantiles(1 << 14).map(|number| number as f64).sum::<f64>() / 16_384.0
             }
         }
     }
 
-    /// Returns true for a log-normal distribution, whose numbers are clamped to its bounds. A caller may clamp them to
-    /// narrower bounds, because the result is still a clamped log-normal distribution.
+    /// Returns true for a log-normal distribution, whose numbers are clamped to its bounds. A caller may raise the
+    /// numbers of such a distribution to a higher minimum, because the result is again clamped.
     pub fn is_clamped(&self) -> bool {
         matches!(self.kind, DistributionKind::LogNormal { .. })
     }
 
-    /// Describes the distribution for the run record. Numbers below `min` are counted as `min`.
+    /// Returns the expression, range and mean of the distribution for the run record. Numbers below `min` count as
+    /// `min`, because the caller raises them, for example to the size of the smallest possible message.
     pub fn summary_from(&self, min: u64) -> Varied {
         let summary = self.summary_in(1.0);
         if self.min() >= min {
@@ -126,7 +127,7 @@ impl Distribution {
         Varied { least: min as f64, mean, ..summary }
     }
 
-    /// Draws the value for message `number`. The same seed, purpose and message always give the same value.
+    /// Draws a random value for this message. The same seed, purpose and message number always give the same value.
     pub fn sample(&self, seed: u64, purpose: RandomStream, number: u64) -> u64 {
         match &self.kind {
             DistributionKind::Range(range) if range.least == range.most => range.least,
@@ -141,7 +142,7 @@ impl Distribution {
             DistributionKind::Weighted { parts, total } => weighted_quantile(parts, *total, position),
             DistributionKind::LogNormal { median, sigma, most } => {
                 let share = (position as f64 + 0.5) / 2_f64.powi(64);
-                // Keep the share away from 0 and 1, for which the normal quantile is infinite.
+                // Keep the share away from 0 and 1, because the normal quantile is infinite there.
                 let number = median * (sigma * normal_quantile(share.clamp(1e-18, 1.0 - 1e-16))).exp();
                 (number.round() as u64).clamp(self.min(), *most)
             }
@@ -159,8 +160,8 @@ impl Distribution {
         self.as_constant().is_none().then(|| self.summary_in(1.0))
     }
 
-    /// Describes the distribution for the run record, with its numbers divided by `unit`. For example, 1e6 turns
-    /// numbers in ns into numbers in ms.
+    /// Describes the distribution for the run record. Divides each value by `unit` to convert it, for example by 1e6 to
+    /// convert nanoseconds to milliseconds.
     pub fn summary_in(&self, unit: f64) -> Varied {
         Varied {
             expression: self.expression.clone(),
@@ -171,8 +172,8 @@ impl Distribution {
     }
 }
 
-/// Returns the quantile at `position` / 2^64 of a list of weighted ranges. Each range takes up a part of the positions
-/// that is proportional to its weight, and within this part its numbers are spread evenly.
+/// Maps a 64-bit position, usually a random number, to a number from one of the weighted ranges. Each range takes up a
+/// part of the positions in proportion to its weight, and its numbers are spread evenly over this part.
 fn weighted_quantile(parts: &[(u64, ValueRange)], total: u64, position: u64) -> u64 {
     let mut place = u128::from(position) * u128::from(total);
     for (weight, range) in parts {
@@ -216,7 +217,7 @@ fn parse_log_normal(text: &str, read: &impl Fn(&str) -> Result<u64, String>) -> 
     }
 }
 
-/// Parses a list of parts with optional weights. A single part without a weight becomes a plain range.
+/// Parses a list of weighted parts, such as `64k:80,1m:20`. Returns a `Range` for a single part without a weight.
 fn parse_weighted(text: &str, read: &impl Fn(&str) -> Result<u64, String>) -> Result<DistributionKind, String> {
     let words: Vec<&str> = text.split(',').map(str::trim).collect();
     if let [word] = words[..]
@@ -256,12 +257,12 @@ fn parse_range(word: &str, read: &impl Fn(&str) -> Result<u64, String>) -> Resul
     if range.least > range.most {
         return Err(format!("{word:?}: write the smaller value first"));
     }
-    // Refuse the greatest u64, because the number of values in the range must fit into a u64.
+    // Refuse a range that ends at the greatest u64, because the number of values in it might not fit into a u64.
     if range.most == u64::MAX { Err(format!("the range {word:?} is too wide")) } else { Ok(range) }
 }
 
 /// Quantile function of the normal distribution, for shares greater than 0 and less than 1. The rational approximations
-/// by P. J. Acklam (2003) have a relative error below 1.2e-9.
+/// by Peter Acklam (2003) have a relative error below 1.2e-9.
 fn normal_quantile(share: f64) -> f64 {
     const CENTRE: [f64; 6] = [
         -3.969683028665376e1,
@@ -305,16 +306,16 @@ fn normal_quantile(share: f64) -> f64 {
     }
 }
 
-/// Purpose for which a random number is drawn. The number depends only on the seed, the purpose and the number of the
-/// message, so the same seed gives the same mail, whichever session sends a message. Each purpose has random numbers of
-/// its own. For example, the size of message 7 tells nothing about its recipients.
+/// What a random number decides about a message, for example its size. The number depends only on the seed, the purpose
+/// and the number of the message, so the same seed gives the same mail, whichever session sends a message. The numbers
+/// for different purposes are independent. For example, the size of a message tells nothing about its recipients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RandomStream {
-    /// Chooses a message from a set, or the length of a generated message.
+    /// Chooses which message of a fixed set, such as a corpus, is sent. For a generated message, chooses the length.
     Message = 1,
     /// Chooses how many recipients the message has. `Recipient` chooses their addresses.
     Recipients,
-    /// Chooses how many messages are sent over the connection that the message opens.
+    /// Chooses how many messages the session sends over the connection that it opens for this message.
     Reuse,
     /// Chooses how long the session pauses after the message.
     Think,
@@ -433,8 +434,8 @@ mod tests {
     #[test]
     fn a_log_normal_number_has_its_median_its_spread_and_its_bounds() {
         let all = drawn("lognormal:4k,1.2", 100_000);
-        // The quantiles at ± one standard deviation must be exp(±1.2) times the median, and the mean must be
-        // exp(1.2²/2) times the median.
+        // The parameter σ is 1.2. In a log-normal distribution, 84.1 % of the numbers are below exp(σ) times the
+        // median, and 15.9 % below exp(−σ) times the median. The mean is exp(σ²/2) times the median.
         for (share, factor) in [(0.5, 1.0), (0.841_345, 1.2_f64.exp()), (0.158_655, (-1.2_f64).exp())] {
             let quantile = all[(share * 1e5) as usize] as f64 / 4_096.0;
             assert!((quantile / factor - 1.0).abs() < 0.03, "{share}: {quantile} for {factor}");

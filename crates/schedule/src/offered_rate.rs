@@ -46,8 +46,8 @@ impl RateStage {
         Ok(Self { name, length, from_per_s: read(from)?, to_per_s: read(to)? })
     }
 
-    /// Returns the name by which a threshold refers to the stage: the user's name or, without one, the number of the
-    /// stage, counted from 1. `place` is its index in the load, counted from 0.
+    /// Returns the name by which a threshold refers to the stage: the user's name for it or, if it has none, its
+    /// number, counted from 1. `place` is the index of the stage in the load, counted from 0.
     pub fn name_at(&self, place: usize) -> String {
         self.summary().name_at(place)
     }
@@ -75,19 +75,19 @@ impl RateStage {
         time_s * (self.from_per_s + slope * time_s / 2.0)
     }
 
-    /// Returns how many seconds after the start of the stage its first `messages` messages are due. This is the inverse
-    /// of `due_within`.
+    /// Returns the time by which the first `messages` messages of the stage are due, in seconds after its start. This
+    /// is the inverse of `due_within`.
     fn time_of(&self, messages: f64) -> f64 {
         let slope = (self.to_per_s - self.from_per_s) / self.length.as_secs_f64();
         let speed = self.from_per_s + (self.from_per_s * self.from_per_s + 2.0 * slope * messages).max(0.0).sqrt();
-        // The textbook solution of the quadratic equation divides by the slope, which may be zero, and loses precision
-        // if the slope is small. This form avoids both.
+        // Do not use the textbook solution of the quadratic equation: it divides by the slope, which may be zero, and
+        // loses precision if the slope is small.
         if speed > 0.0 { (2.0 * messages / speed).min(self.length.as_secs_f64()) } else { 0.0 }
     }
 }
 
-/// Checks the name of a stage. It must not contain a colon, because a colon follows the name in a threshold. It must
-/// not be a number, because a stage without a name is named by its number.
+/// Returns the name of a stage if it is valid. A name must not contain a colon, because a colon follows the name in a
+/// threshold. It must not be a number, because a stage without a name is named by its number.
 fn checked_name(name: &str) -> Result<String, String> {
     let is_letter = |c: char| c.is_alphanumeric() || "-_.".contains(c);
     let is_number = name.chars().all(|c| c.is_ascii_digit());
@@ -103,13 +103,13 @@ fn checked_name(name: &str) -> Result<String, String> {
 pub enum OfferedRate {
     /// Messages per second, which stay the same until the run ends.
     Constant(f64),
-    /// Consecutive stages. The run ends with the last stage.
+    /// Stages that follow one another, each with its own length and rate. The run ends with the last stage.
     Stages(Vec<RateStage>),
 }
 
 impl OfferedRate {
-    /// Returns the time at which the message at `position` is due, in seconds since the start of the load. The first
-    /// message has position 0. A position beyond the last stage is due at the end of that stage.
+    /// Returns the time at which the message at `position` is due, in seconds since the start of the load. Positions
+    /// are counted from 0. If the position is beyond the last stage, the message is due when that stage ends.
     pub fn due_s(&self, position: f64) -> f64 {
         let stages = match self {
             Self::Constant(rate_per_s) => return position / rate_per_s,
@@ -153,7 +153,7 @@ impl OfferedRate {
         }
     }
 
-    /// Returns the time at which each stage ends, if the first begins at `began`, or an empty list for a constant rate.
+    /// Returns the time at which each stage ends, if the first begins at `began`. A constant rate has no stages.
     pub fn stage_ends(&self, began: Duration) -> Vec<Duration> {
         let Self::Stages(stages) = self else { return Vec::new() };
         let ends = stages.iter().scan(began, |end, stage| {
@@ -163,7 +163,8 @@ impl OfferedRate {
         ends.collect()
     }
 
-    /// Returns the mean rate from `from_s` to the end of the load in messages per second, or 0 if it has ended by then.
+    /// Returns the mean rate from `from_s` to the end of the load in messages per second, or 0 after the end of the
+    /// load.
     pub fn mean_per_s(&self, from_s: f64) -> f64 {
         let stages = match self {
             Self::Constant(rate_per_s) => return *rate_per_s,
@@ -176,8 +177,8 @@ impl OfferedRate {
             let length_s = stage.length.as_secs_f64();
             let skipped_s = (from_s - begins_s).clamp(0.0, length_s);
             let rest_s = length_s - skipped_s;
-            // Multiply the rest's length by its mean rate, because the difference of two large counts would be too
-            // inexact for a short rest.
+            // Compute the stage's remaining messages as its remaining time times the mean rate in that time. If little
+            // time remains, subtracting the due messages from all messages would be too inexact.
             messages += rest_s * (stage.rate_at(skipped_s) + stage.to_per_s) / 2.0;
             counted_s += rest_s;
             begins_s += length_s;
@@ -185,7 +186,7 @@ impl OfferedRate {
         if counted_s > 0.0 { messages / counted_s } else { 0.0 }
     }
 
-    /// Describes the stages for the run record. Returns an empty list for a constant rate, which has no stages.
+    /// Returns the stages as the run record stores them, or an empty list for a constant rate, which has no stages.
     pub fn stages(&self) -> Vec<OfferedStage> {
         match self {
             Self::Constant(_) => Vec::new(),
@@ -249,7 +250,8 @@ mod tests {
 
     #[test]
     fn the_mean_of_a_rest_of_no_length_is_a_rate_of_the_stage() {
-        // Fuzzing found that the lengths of these stages, added as f64, slightly exceed the end and leave a tiny rest.
+        // Fuzzing found that the lengths of many equal stages, added up as f64, can slightly exceed the exact end of
+        // the load. At this end, the mean must still be 0 or the rate of the stages.
         for count in 1..12 {
             let offer = stages(&vec!["60s10ms:100000/s"; count]);
             let end_s = offer.length().unwrap().as_secs_f64();
@@ -263,7 +265,7 @@ mod tests {
     #[test]
     fn stages_follow_each_other() {
         let offer = stages(&["10s:100/s", "5s:0/s", "10s:0/s..200/s"]);
-        // The third stage rises from zero, so only a quarter of its 1,000 messages are due before its middle.
+        // The third stage's rate rises from zero, so only 250 of its 1,000 messages are due in its first half.
         for (position, due_s) in
             [(0.0, 0.0), (1.0, 0.01), (999.0, 9.99), (1_000.0, 15.0), (1_250.0, 20.0), (2_000.0, 25.0)]
         {
@@ -298,7 +300,7 @@ mod tests {
             let due_s = offer.due_s(position);
             prop_assert!(due_s >= 0.0 && due_s <= offer.length().unwrap().as_secs_f64());
             prop_assert!(offer.due_s(position + 1.0) >= due_s);
-            // Counting the messages that are due by `due_s` must give `position` again.
+            // The message at `position` is due at `due_s`, so exactly `position` messages must be due before it.
             let mut begins_s = 0.0;
             let mut counted = 0.0;
             for stage in &stages {

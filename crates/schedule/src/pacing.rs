@@ -1,11 +1,12 @@
-//! Computes when the next message is due in an open loop. The schedule does not depend on the pace
-//! of the server, which avoids coordinated omission (G. Tene, "How NOT to Measure Latency", 2013).
+//! Computes when the next message is due in an open loop. The schedule does not depend on how fast the server replies,
+//! so that slow replies do not delay later messages and hide their latency (coordinated omission; Gil Tene, "How NOT to
+//! Measure Latency", 2013).
 //!
 //! This module does no I/O: a schedule is a function of the offered rate and its seed. Every message has a position in
 //! the whole run, and `offered_rate` computes when that position is due. Each of n workers takes every n-th position,
-//! so their schedules together make up the whole. With Poisson arrivals, the distance from one position of a worker to
-//! the next is random, with a mean of n. The workers together still have the whole rate, because independent Poisson
-//! processes add up to a Poisson process.
+//! so that the workers together send the whole run. With Poisson arrivals, each worker instead moves on by a random
+//! distance, which is n positions on average. The workers together still have the whole rate, because independent
+//! Poisson processes add up to a Poisson process.
 use super::offered_rate::OfferedRate;
 use mailrun_measurement::record::Arrival;
 use rand::rngs::StdRng;
@@ -17,9 +18,9 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct ArrivalSchedule {
     began: Duration,
-    /// The current offered rate, followed by rates that apply later. This queue is never empty.
+    /// The current offered rate, followed by the rates that replace it later. This queue is never empty.
     offers: VecDeque<OfferSegment>,
-    /// Number of messages that the caller has passed with [`Self::advance`].
+    /// Number of messages that the caller has taken, each with a call of [`Self::advance`].
     issued: u64,
     /// Position of the next message in the whole run.
     position: f64,
@@ -27,13 +28,13 @@ pub struct ArrivalSchedule {
     next_s: f64,
     worker: usize,
     workers: usize,
-    /// Delay of constant arrivals, as a share of the gap between two messages of the whole run. Each host has its own
-    /// delay, so that the hosts do not all send at the same moments.
+    /// Delay of all messages with constant arrivals, as a fraction of the gap between two consecutive messages of all
+    /// workers together. Hosts have different delays, so that they do not all send at the same moments.
     phase: f64,
     random: Option<StdRng>,
 }
 
-/// An offered rate, the time from which it applies, and the position that the run has reached by then.
+/// An offered rate that applies from `from_s` on, when the schedule has reached `from_position` in the whole run.
 #[derive(Debug)]
 struct OfferSegment {
     from_s: f64,
@@ -67,8 +68,8 @@ impl ArrivalSchedule {
         schedule
     }
 
-    /// Delays constant arrivals by this share of the gap between two messages of the whole run, for example 0.5. Leaves
-    /// Poisson arrivals as they are, because their times are random anyway.
+    /// With constant arrivals, delays all messages by this fraction, such as 0.5, of the gap between two consecutive
+    /// messages of all workers together. Has no effect on Poisson arrivals, because their times are random anyway.
     #[must_use]
     pub fn with_phase(mut self, phase: f64) -> Self {
         if self.random.is_none() {
@@ -79,7 +80,7 @@ impl ArrivalSchedule {
         self
     }
 
-    /// Changes the offered rate from the time `at` on. Messages that were due earlier keep their times.
+    /// Changes the offered rate at the time `at`. Messages that are due before this time keep their times.
     pub fn change(&mut self, at: Duration, offer: OfferedRate) {
         let at_s = at.saturating_sub(self.began).as_secs_f64();
         let last = &self.offers[self.offers.len() - 1];
@@ -89,15 +90,15 @@ impl ArrivalSchedule {
         self.next_s = self.due_s();
     }
 
-    /// Counts the messages that are due before `at`. The caller must not have called
-    /// [`Self::advance`] yet, because the count assumes that the current message is the first.
+    /// Counts the messages that are due before `at`, from the first message of the schedule on. The caller must not
+    /// have called [`Self::advance`], because the count would then be wrong.
     pub fn due_before(mut self, at: Duration) -> u64 {
-        // Do not count past the end of the last stage: all further messages are due at that end, so the count would
-        // never finish.
+        // Limit `at` to the end of the last stage. For every message beyond the load, `due` returns this end, so the
+        // loop below would never reach a later `at`.
         let at = self.offers[0].offer.length().map_or(at, |length| at.min(self.began.saturating_add(length)));
         if self.random.is_none() {
             let positions = self.offers[0].offer.due_by(at.saturating_sub(self.began).as_secs_f64()) - self.position;
-            // `positions` is rounded, so start two messages earlier and count the rest exactly below.
+            // Rounding may make this count too high, so leave a margin of two messages to the exact loop below.
             self.issued = ((positions / self.workers as f64).ceil().max(0.0) as u64).saturating_sub(2);
             self.compute_next();
         }
@@ -121,15 +122,15 @@ impl ArrivalSchedule {
     fn compute_next(&mut self) {
         self.position = match self.exponential_gap() {
             Some(gap) => self.position + gap,
-            // Multiply the count instead of adding a gap, because a sum of a million rounded gaps
-            // would drift.
+            // Multiply the number of issued messages instead of adding a constant gap to the last position, because the
+            // rounding errors of a million additions would add up.
             None => (self.issued * self.workers as u64 + self.worker as u64) as f64 + self.phase,
         };
         self.next_s = self.due_s();
     }
 
-    /// Returns the time at which the current position is due, in seconds since `began`. Drops rates that no longer
-    /// apply at this position.
+    /// Returns the time at which the current position is due, in seconds since `began`. Removes the rates from `offers`
+    /// that no longer apply at this position, because a later rate has replaced them.
     fn due_s(&mut self) -> f64 {
         while self.offers.get(1).is_some_and(|next| next.from_position <= self.position) {
             self.offers.pop_front();
@@ -138,8 +139,8 @@ impl ArrivalSchedule {
         now.from_s + now.offer.due_s(self.position - now.from_position)
     }
 
-    /// Draws the distance to the next position, which is exponentially distributed for Poisson arrivals. Returns `None`
-    /// for constant arrivals.
+    /// Draws the distance to the worker's next position from an exponential distribution, which gives Poisson arrivals.
+    /// Returns `None` for constant arrivals.
     fn exponential_gap(&mut self) -> Option<f64> {
         let uniform: f64 = self.random.as_mut()?.random();
         Some(-(1.0 - uniform).ln() * self.workers as f64)
@@ -184,8 +185,8 @@ mod tests {
                 (0..4).flat_map(|number| due_times(arrival, offer.clone(), number, 4, 400)).collect();
             all.retain(|due| *due < 10.0);
             all.sort_by(f64::total_cmp);
-            // Of the 1,000 messages, a quarter are due in the first half of the ramp. A Poisson count deviates from
-            // that by about its square root.
+            // The rate rises from 0, so only a quarter of the 1,000 messages are due in the first half of the ramp. The
+            // bounds are wide because a Poisson count deviates from its mean by about the square root of the mean.
             let early = all.iter().filter(|due| **due < 5.0).count();
             assert!(all.len().abs_diff(1_000) < 100 && early.abs_diff(250) < 50, "{} {early}", all.len());
         }
@@ -199,8 +200,8 @@ mod tests {
             let mut schedule =
                 ArrivalSchedule::new(Arrival::Constant, OfferedRate::Constant(10.0), Duration::ZERO, number, 3, 7)
                     .with_phase(0.5);
-            // The first worker learns of each change at once, and the others of all changes at the end, as if they had
-            // slept. Both ways must give the same schedule.
+            // Worker 0 learns of each rate change after it has taken all earlier messages, and the other workers before
+            // they take any message. This difference must not affect when messages are due.
             for (at, rate) in changes {
                 while number == 0 && schedule.due() < at {
                     all.push(schedule.due().as_secs_f64());

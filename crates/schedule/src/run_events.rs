@@ -6,20 +6,20 @@ use mailrun_measurement::record::{Ending, EventKind, EventRow, OfferedStage, Sta
 use mailrun_text::words::grouped;
 use std::time::Duration;
 
-/// Facts about a run that has ended, with times on the monotonic clock.
+/// Facts from which [`RunCourse::events`] makes the events of a finished run. `Duration`s are monotonic times.
 pub struct RunCourse<'a> {
-    /// Time from which the run record counts its times, which are in seconds.
+    /// Moment from which the times in the run record are counted, in seconds.
     pub origin: Duration,
     /// Time at which the load started.
     pub began: Duration,
     /// Time after which no more messages were created.
     pub ended: Duration,
-    /// Periods in which the server accepted nothing. Their times are in seconds since `origin`.
+    /// Periods in which the server accepted nothing, in seconds since `origin`.
     pub stalls: &'a [StallRow],
     pub ending: Ending,
     /// Time at which the load was stopped, if it was stopped early.
     pub stopped_at: Option<Duration>,
-    /// Threshold that was missed, if the load was stopped for this reason.
+    /// Threshold whose failure stopped the load early, or `None` if no threshold stopped it.
     pub missed_threshold: Option<&'a ThresholdRow>,
 }
 
@@ -51,8 +51,9 @@ impl RunCourse<'_> {
         events
     }
 
-    /// Returns events for the start and the end of a stall. If the server rejected messages during the stall, there are
-    /// no events, because a server that answers is not down.
+    /// Returns the events `ServerLost` and `ServerBack` for the start and the end of a stall, in which the server
+    /// accepted nothing. If the server rejected messages during the stall, there are no events, because a server that
+    /// answers is not down.
     fn stall(&self, stall: &StallRow) -> Vec<EventRow> {
         if stall.rejected > 0 {
             return Vec::new();
@@ -82,7 +83,7 @@ impl RunCourse<'_> {
         Some(self.event_at(self.stopped_at?, EventKind::Stopped, &text))
     }
 
-    /// Creates an event, or returns `None` if the load ended before that time.
+    /// Creates an event at the time `at`. Returns `None` if the load ended before then, so the event never happened.
     fn event(&self, at: Duration, kind: EventKind, text: &str) -> Option<EventRow> {
         (at <= self.ended).then(|| self.event_at(at, kind, text))
     }

@@ -7,9 +7,9 @@
 //!                          1/3   3 4 5            1 4 7
 //!                          2/3   6 7              2 5
 //! ```
-//! Totals are divided exactly: the parts add up to the total, and their sizes differ by at most one. The
-//! sequence numbers of a part are contiguous, so that its ledger, a bitmap of messages and recipients, stays
-//! small. The positions of the parts alternate, so that all parts together send as evenly as a single source.
+//! Totals are divided exactly: the parts add up to the total, and their sizes differ by at most one. The sequence
+//! numbers of a part are contiguous, so that its ledger, a bitmap of messages and recipients, stays small. In the whole
+//! run, the parts take turns message by message, so that all of them together send as evenly as one source.
 //!
 //! This module does no I/O. The machines agree because they compute everything from the same plan.
 use mailrun_measurement::trace::{MESSAGE_NUMBERS, RunId};
@@ -43,22 +43,23 @@ impl Shard {
         self.count
     }
 
-    /// Returns this part's share of a total. If the total cannot be divided evenly, each of the first parts gets one
-    /// more.
+    /// Returns how much of `total`, for example of all sessions, this part gets. If the total cannot be divided evenly,
+    /// each of the first parts gets one more.
     pub fn share(self, total: u64) -> u64 {
         let count = u64::from(self.count);
         total / count + u64::from(u64::from(self.index) < total % count)
     }
 
-    /// Returns how much of `total` goes to all parts before this one together.
+    /// Returns the sum of the shares of all parts with a smaller index. This part's share begins there.
     fn before(self, total: u64) -> u64 {
         let count = u64::from(self.count);
         let index = u64::from(self.index);
         (total / count) * index + index.min(total % count)
     }
 
-    /// Returns the range of sequence numbers of this part's messages, if the whole load has `messages` messages. If
-    /// this total is unknown because the run ends after a time, all available numbers are divided among the parts.
+    /// Returns the range of sequence numbers of this part's messages. `messages` is the number of messages in the whole
+    /// load, or `None` if only a time ends the load. In that case, all `MESSAGE_NUMBERS` numbers are divided among the
+    /// parts.
     pub fn numbers(self, messages: Option<u64>) -> Range<u64> {
         let total = messages.unwrap_or(MESSAGE_NUMBERS).min(MESSAGE_NUMBERS);
         let first = self.before(total);
@@ -68,7 +69,7 @@ impl Shard {
     /// Checks that each part gets at least one session and one message.
     ///
     /// # Errors
-    /// Returns an error if a total is smaller than the number of parts.
+    /// Returns an error if there are fewer sessions or fewer messages than parts.
     pub fn check_totals(self, messages: Option<u64>, sessions: u32) -> Result<(), String> {
         let totals = [("--sessions", Some(u64::from(sessions))), ("--messages", messages)];
         let small = totals.into_iter().find(|(_, total)| total.is_some_and(|total| total < u64::from(self.count)));
@@ -85,7 +86,7 @@ impl Shard {
         sent.saturating_mul(u64::from(self.count)).saturating_add(u64::from(self.index))
     }
 
-    /// Returns this part's share of a rate. All parts have the same share.
+    /// Returns the rate at which this part sends if the whole load has the rate `per_s`. All parts have the same share.
     pub fn rate(self, per_s: f64) -> f64 {
         per_s / f64::from(self.count)
     }
@@ -120,8 +121,8 @@ impl FromStr for Shard {
     }
 }
 
-/// Hash of everything that decides which messages are sent when. It must be the same in all parts of a run, because
-/// they would otherwise send parts of different loads.
+/// Hash of everything that decides which messages are sent and when. All parts of a run must have the same hash,
+/// because they would otherwise send parts of different loads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanHash([u8; 32]);
 

@@ -13,7 +13,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// Maximum length of a label, which is a part of a domain between dots (RFC 1035 §2.3.4).
 const MAX_LABEL_BYTES: usize = 63;
 
-/// A path with valid syntax, borrowed from the command line.
+/// A path with valid syntax, whose bytes are borrowed from the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path<'a> {
     mailbox: &'a [u8],
@@ -67,8 +67,8 @@ impl<'a> Path<'a> {
         }
     }
 
-    /// Makes a path from bytes that [`Self::as_bytes`] returned, without checking the grammar
-    /// again. For any other bytes, the path may have a wrong local part and domain.
+    /// Makes a path from bytes that [`Self::as_bytes`] of a parsed path returned. The grammar is not checked again, so
+    /// the path may have a wrong local part and domain if the bytes come from elsewhere.
     pub fn checked_before(mailbox: &'a [u8]) -> Self {
         let is_quoted = mailbox.first() == Some(&b'"');
         // Skip a quoted local part before searching for the @, because it may itself contain one.
@@ -175,11 +175,11 @@ const ATEXT: u8 = 1;
 /// Class of bytes that are allowed in a label. This includes underscores: RFC 1123 forbids them,
 /// but real host names contain them.
 const LABEL: u8 = 2;
-/// Class of bytes above ASCII. A text that contains them must also be valid UTF-8.
+/// Class of bytes from 0x80 on, which are not ASCII. A text that contains such bytes must also be valid UTF-8.
 const HIGH: u8 = 4;
 
-/// Classes of each byte, as a bit set. The table needs one look-up per byte, which matters because
-/// every address of every message is checked.
+/// Character classes of each byte, as a bit set. Every address of every message is checked, and the table needs only
+/// one look-up per byte.
 static CLASSES: [u8; 256] = {
     let mut classes = [0; 256];
     let mut octet = 0;
@@ -299,8 +299,8 @@ fn is_label(text: &[u8]) -> bool {
     (1..=MAX_LABEL_BYTES).contains(&text.len()) && !text.starts_with(b"-") && !text.ends_with(b"-")
 }
 
-/// Returns true if the text is UTF-8. `seen` is the union of the classes of its bytes: if it shows
-/// only ASCII, as for most addresses, no further check is needed.
+/// Returns true if the text is UTF-8. `seen` is the union of the character classes of its bytes, which already shows
+/// whether the text is ASCII. Most addresses are, and need no further check.
 fn is_utf8(text: &[u8], seen: u8) -> bool {
     seen & HIGH == 0 || std::str::from_utf8(text).is_ok()
 }
@@ -436,7 +436,8 @@ mod tests {
 
         #[test]
         fn what_is_read_as_an_address_is_one_for_others_too(text in "[0-9a-f:.]{1,24}") {
-            // Skip decimal numbers with leading zeros, which SMTP permits (RFC 5321 §4.1.3) but Rust's parser rejects.
+            // Skip addresses with leading zeros in decimal numbers, such as `::192.0.2.01`. SMTP permits such zeros
+            // (RFC 5321 §4.1.3), but Rust's parser, which checks the result, rejects them.
             let plain = text.split('.').all(|part| part.rsplit(':').next().is_some_and(|it| it == "0" || !it.starts_with('0')));
             if plain && let Some(address) = address_literal(format!("[IPv6:{text}]").as_bytes()) {
                 prop_assert_eq!(text.parse::<IpAddr>().ok(), Some(address));

@@ -1,5 +1,5 @@
-//! Messages in chunks: each BDAT announces a number of bytes, which follow and may be anything (RFC
-//! 3030).
+//! Reads messages that arrive in chunks (RFC 3030). Each BDAT command announces how many bytes follow it, and these
+//! bytes may have any value.
 //!
 //! Unless a message is declared as binary, it consists of lines. The rules of DATA for line ends
 //! and line lengths then apply, because a message received by BDAT may have to be forwarded by
@@ -7,10 +7,10 @@
 use crate::command::Chunk;
 use crate::data::{LineChecker, LineFault};
 
-/// Declared content of a message. It decides whether line endings and line lengths are checked.
+/// Kind of content, as MAIL declares it with BODY. It decides whether line endings and line lengths are checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContentKind {
-    /// Lines of text, whose endings and lengths are checked.
+    /// Text, in which line endings and line lengths are checked.
     Lines,
     /// Any bytes, which are not checked (BODY=BINARYMIME).
     Any,
@@ -19,7 +19,7 @@ pub enum ContentKind {
 /// What [`ChunkReader::next`] takes from its input: bytes of the message, or the end of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChunkPiece<'a> {
-    /// Bytes of the message, all from the current chunk.
+    /// Bytes of the message, which all belong to the current chunk.
     Content(&'a [u8]),
     /// The announced number of bytes has been read, so the chunk is complete.
     End(Chunk),
@@ -43,8 +43,7 @@ impl ChunkReader {
         Self { lines: LineChecker::new(line_limit), content_kind, chunk, left: 0, is_open: false }
     }
 
-    /// Begins to read a chunk. The next `chunk.bytes` bytes of the input belong to it, whatever
-    /// they contain.
+    /// Starts to read the next `chunk.bytes` bytes of the input as content, even if they look like commands.
     pub fn begin(&mut self, chunk: Chunk) {
         (self.chunk, self.left, self.is_open) = (chunk, chunk.bytes, true);
     }
@@ -59,11 +58,11 @@ impl ChunkReader {
         self.lines.bytes
     }
 
-    /// Returns the worst fault that the lines of the message have had so far.
+    /// Returns the worst fault found so far in the lines of the message, such as a line that is too long.
     pub fn fault(&self) -> Option<LineFault> {
         match self.content_kind {
             ContentKind::Any => None,
-            // A CR at the end of the message is a bare CR, because no LF can follow any more.
+            // If the message ends with a CR, this is a bare CR, because no LF can follow.
             ContentKind::Lines if !self.is_open && self.chunk.last && self.lines.previous == b'\r' => {
                 Some(LineFault::BareLineEnding)
             }
@@ -131,7 +130,7 @@ mod tests {
             for (octets, flaw) in [(ContentKind::Lines, *flaw), (ContentKind::Any, None)] {
                 assert_eq!(read(octets, &chunks, &[wire]), Some((wire.to_vec(), flaw, 0)), "{sizes:?} {wire:?}");
             }
-            // Write an empty chunk as 16, because `check` takes sizes modulo 16, and a 0 would end the list of sizes.
+            // Write the size 0 as 16, because `check` takes sizes modulo 16, and a 0 would end the list of sizes.
             let mut input: Vec<u8> = sizes.iter().map(|size| if *size == 0 { 16 } else { *size as u8 }).collect();
             input.extend([b"\0", *wire, b"MAIL"].concat());
             check(&input);

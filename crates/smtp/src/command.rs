@@ -29,7 +29,7 @@ pub enum BodyType {
     /// Lines of ASCII (BODY=7BIT). This is the default.
     #[default]
     SevenBit,
-    /// Lines of any bytes (BODY=8BITMIME, RFC 6152).
+    /// Lines that may contain bytes above 127 (BODY=8BITMIME, RFC 6152).
     EightBitMime,
     /// Any bytes, not divided into lines (BODY=BINARYMIME, RFC 3030 §3).
     Binary,
@@ -163,7 +163,7 @@ impl<'a> Command<'a> {
     }
 }
 
-/// Placeholder for verbs that do not have four letters.
+/// Stands for every verb that does not have four letters, such as STARTTLS.
 const LONG_VERB: &[u8; 4] = b"\0\0\0\0";
 
 /// Returns the maximum length of a line with this verb, including CRLF.
@@ -171,8 +171,8 @@ fn max_line_bytes(verb: [u8; 4]) -> usize {
     match &verb {
         b"MAIL" => MAX_LINE_BYTES,
         b"RCPT" => MAX_COMMAND_LINE_BYTES + MAX_RCPT_PARAMETER_BYTES,
-        // RFC 4954 §4 sets this limit for the client's later lines in a login. Permit it for the
-        // AUTH line as well, because clients also send long tokens in its initial response.
+        // RFC 4954 §4 sets this limit for the client's responses to challenges. Permit the same length for the AUTH
+        // line itself, because clients also send long tokens as the initial response.
         b"AUTH" => MAX_EXCHANGE_LINE_BYTES,
         _ => MAX_COMMAND_LINE_BYTES,
     }

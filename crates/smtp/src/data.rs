@@ -22,10 +22,10 @@ use std::sync::LazyLock;
 /// because building it selects vector code for the processor.
 static DOT_LINE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\r\n."));
 
-/// Line that ends a message. The message's own last line must end in `<CRLF>`.
+/// Line that a client sends after a message to end it. The last line of the message itself must end in `<CRLF>`.
 pub const END_OF_DATA: &[u8] = b".\r\n";
 
-/// Fault in the lines of a message. The server reads such a message to its end and then refuses it.
+/// Fault in a message's line ends or line lengths. The server reads such a message to its end and then refuses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LineFault {
     /// The message contains CR without LF, LF without CR, or NUL.
@@ -71,13 +71,13 @@ impl DataReader {
         self.lines.bytes
     }
 
-    /// Returns the worst fault so far. A bare line ending ranks before a long line, even if it
-    /// comes later, so that the reply does not depend on how the message was cut into blocks.
+    /// Returns the most serious fault of the message so far. A bare line ending counts as more serious than a long
+    /// line, whichever comes first. The reply therefore does not depend on how the message was cut into blocks.
     pub fn fault(&self) -> Option<LineFault> {
         self.lines.fault
     }
 
-    /// Takes the next piece from the front of `input`. Returns `None` if more bytes are needed.
+    /// Takes message bytes, or the end of data, from the front of `input`. Returns `None` if more bytes are needed.
     pub fn next<'a>(&mut self, input: &mut &'a [u8]) -> Option<DataPiece<'a>> {
         loop {
             let first = *input.first()?;
@@ -107,7 +107,7 @@ impl DataReader {
         self.state = at;
     }
 
-    /// Takes everything up to the next line that begins with a dot, or to the end of the block.
+    /// Takes the text before the next line that begins with a dot, or the rest of the block if it has no such line.
     fn take_text<'a>(&mut self, input: &mut &'a [u8]) -> DataPiece<'a> {
         let length = DOT_LINE.find(input).map_or(input.len(), |at| at + 2);
         let (content, rest) = input.split_at(length);
@@ -151,8 +151,8 @@ impl LineChecker {
         self.previous = content.last().copied().unwrap_or(self.previous);
     }
 
-    /// Returns true if no line exceeds the limit. Looks for the last line end within the next
-    /// `line_limit` bytes and continues there, so that many short lines cost a single search.
+    /// Returns true if no line exceeds the limit. Searches the next `line_limit` bytes for their last line end and
+    /// continues after it, so that many short lines need a single search.
     fn lines_fit(&mut self, content: &[u8]) -> bool {
         let mut rest = content;
         loop {
@@ -168,7 +168,7 @@ impl LineChecker {
                     return true;
                 }
                 None => {
-                    // Count from 0 again after a line that is too long, so that the lines after it are still checked.
+                    // Reset the byte count after a line that is too long, so that later lines are still checked.
                     self.line_bytes = 0;
                     return false;
                 }
@@ -198,7 +198,7 @@ pub fn stuff(message: &[u8], out: &mut Vec<u8>) {
         out.extend_from_slice(&rest[..at + 2]);
         out.push(b'.');
         rest = &rest[at + 2..];
-        // `rest` begins with the dot that was just doubled, which is not found again because `DOT_LINE` begins with CR.
+        // The next search does not find this dot again, because `rest` begins after the CRLF before the dot.
     }
     out.extend_from_slice(rest);
 }

@@ -8,8 +8,8 @@ use crate::reply::ReceivedReply;
 /// Maximum number of bytes of a line that are shown. Longer lines are cut, to save memory.
 const MAX_LINE_BYTES: usize = 1000;
 
-/// Commands that are shown even after the client has tried to log in. Any other line is hidden from
-/// then on, because a client may send login data without waiting for the server's 334.
+/// Commands that the dialogue still shows after the client's first AUTH. Any other line is hidden from then on, because
+/// a client may send login data without waiting for the server's 334.
 const VERBS: [&str; 17] = [
     "AUTH", "BDAT", "DATA", "EHLO", "ETRN", "EXPN", "HELO", "HELP", "LHLO", "MAIL", "NOOP", "QUIT", "RCPT", "RSET",
     "STARTTLS", "VRFY", "XCLIENT",
@@ -31,8 +31,8 @@ pub struct Dialogue {
     has_login: bool,
 }
 
-/// What the client sends next: commands, or part of a message. The dialogue has to know, because a
-/// line of a message may look like a command.
+/// What the client sends next: commands, or part of a message. The two must be distinguished, because a line of a
+/// message may look like a command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum ClientPart {
     #[default]
@@ -52,8 +52,8 @@ struct ShownMessage {
 }
 
 impl Dialogue {
-    /// Begins the dialogue of a new connection. Shows the first `message_lines` lines of each
-    /// message and only counts the others.
+    /// Creates a renderer for the lines of a new connection. Shows the first `message_lines` lines of each message and
+    /// only counts the others.
     pub fn new(message_lines: u64) -> Self {
         Self { message_lines, ..Self::default() }
     }
@@ -81,7 +81,7 @@ impl Dialogue {
         }
     }
 
-    /// Renders a reply that the client has already read. Passes its bytes to [`Dialogue::server`].
+    /// Renders a reply that the client has already parsed, in the same way as [`Dialogue::server`].
     pub fn reply(&mut self, reply: &ReceivedReply<'_>, shown: &mut String) {
         self.server(reply.wire(), shown);
     }
@@ -203,8 +203,8 @@ impl Dialogue {
         }
         let code = text.get(..3);
         self.unanswered = self.unanswered.saturating_sub(1);
-        // The final reply to AUTH ends the login. If several replies are due, this line may be the
-        // reply to a command before AUTH, so the client's lines stay hidden.
+        // A reply other than 334 ends the login if no further reply is awaited. If another reply is awaited, this reply
+        // may belong to a command before AUTH, so keep hiding the client's lines.
         self.is_login = code == Some(b"334") || self.is_login && self.unanswered > 0;
         let is_refused_message = matches!(self.part, ClientPart::Message(_)) && code != Some(b"354");
         if is_refused_message && self.unanswered == 0 {
@@ -222,7 +222,7 @@ struct HeldLine {
 }
 
 impl HeldLine {
-    /// Takes bytes from the front of `input`. Returns the line when it is complete.
+    /// Takes the bytes of one line from the front of `input`. Returns the line once its end has arrived.
     fn take(&mut self, input: &mut &[u8]) -> Option<Self> {
         let end = memchr::memchr(b'\n', input).map(|end| end + 1);
         let (part, rest) = input.split_at(end.unwrap_or(input.len()));
@@ -237,7 +237,7 @@ impl HeldLine {
         self.bytes == 0
     }
 
-    /// Returns the line without its line end, and cut to [`MAX_LINE_BYTES`].
+    /// Returns at most [`MAX_LINE_BYTES`] of the line, without its line end.
     fn text(&self) -> &[u8] {
         let line = self.held.strip_suffix(b"\n").unwrap_or(&self.held);
         let line = line.strip_suffix(b"\r").unwrap_or(line);
@@ -270,8 +270,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Renders a script whose lines begin with `C ` or `S `. Lines of one side that follow each
-    /// other are sent together, in pieces of `piece` bytes.
+    /// Renders a script whose lines begin with `C ` (client) or `S ` (server). Each line arrives in pieces of at most
+    /// `piece` bytes.
     fn rendered(message_lines: u64, script: &str, piece: usize) -> String {
         let mut dialogue = Dialogue::new(message_lines);
         let mut shown = String::new();

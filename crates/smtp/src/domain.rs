@@ -13,8 +13,8 @@ use std::ops::Deref;
 pub struct Domain<'a>(Cow<'a, str>);
 
 impl<'a> Domain<'a> {
-    /// Brings a domain into its normal form. Most domains are already in this form, and need no
-    /// allocation.
+    /// Converts a domain name to lower case and A-labels, and shortens an address literal. Most domains are already in
+    /// this form, and need no allocation.
     pub fn new<T: AsRef<[u8]> + ?Sized>(domain: &'a T) -> Self {
         let domain = domain.as_ref();
         let is_plain = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b".-_".contains(byte);
@@ -33,7 +33,7 @@ impl<'a> Domain<'a> {
         })
     }
 
-    /// Copies the domain, so that it no longer borrows from the text that it was made from.
+    /// Returns a domain that owns its text, so that it can outlive the text from which it was made.
     pub fn into_owned(self) -> Domain<'static> {
         Domain(Cow::Owned(self.0.into_owned()))
     }

@@ -47,12 +47,12 @@ impl Notify {
     /// still trying (DELAY).
     pub const DELAY: Self = Self(4);
 
-    /// Returns the union of two sets of events. NEVER is the empty set, so it adds nothing.
+    /// Returns the union of two sets of events. The union of a set with NEVER is the same set.
     pub const fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Returns true if all events of `other` are wanted. Always false if `other` is NEVER.
+    /// Returns true if the sender wants to be notified of all events in `other`. Always false if `other` is NEVER.
     pub fn wants(self, other: Self) -> bool {
         other.0 != 0 && self.0 & other.0 == other.0
     }
@@ -64,7 +64,7 @@ impl Notify {
         if wanted.is_empty() { "NEVER".to_owned() } else { wanted.join(",") }
     }
 
-    /// Parses the value of NOTIFY: NEVER, or a list of the other words without repetition.
+    /// Parses the value of NOTIFY: NEVER, or a list of SUCCESS, FAILURE and DELAY without repetition.
     pub fn parse(value: &[u8]) -> Option<Self> {
         if value.eq_ignore_ascii_case(b"NEVER") {
             return Some(Self::NEVER);
@@ -86,8 +86,8 @@ impl Notify {
 pub struct OriginalRecipient<'a> {
     /// Kind of the address, such as `rfc822`, `utf-8` or `x400`.
     pub kind: &'a [u8],
-    /// Address as it was sent: xtext ([`crate::xtext`]), or for the kind `utf-8` a form of RFC 6533
-    /// §3.
+    /// Address in the encoded form that RCPT contains. The encoding is xtext ([`crate::xtext`]) or, if `kind` is
+    /// `utf-8`, one of the forms of RFC 6533 §3.
     pub address: &'a [u8],
 }
 
@@ -97,9 +97,9 @@ const MAX_ORIGINAL_RECIPIENT_BYTES: usize = 500;
 const MAX_ENVELOPE_ID_BYTES: usize = 100;
 
 impl<'a> OriginalRecipient<'a> {
-    /// Parses the value of ORCPT. Any xtext is accepted, whatever it decodes to, because the value
-    /// is passed on unchanged. If the kind is `utf-8`, the value may also contain characters above
-    /// ASCII.
+    /// Parses the value of RCPT's parameter ORCPT, such as `rfc822;user@example.com`. Any xtext is accepted, whatever
+    /// it decodes to, because the value is passed on unchanged. If the kind is `utf-8`, the value may also contain
+    /// characters above ASCII.
     pub(crate) fn parse(value: &'a [u8]) -> Option<Self> {
         let at = memchr::memchr(b';', value)?;
         let kind = &value[..at];

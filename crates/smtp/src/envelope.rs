@@ -1,5 +1,5 @@
-//! The commands MAIL, RCPT and DATA of an envelope. They are written once and sent many times,
-//! together or one at a time.
+//! The commands MAIL, RCPT and DATA of an envelope. They are rendered once, and can be sent for many messages, together
+//! or one at a time.
 use crate::address::{Path, PathError};
 
 /// MAIL, RCPT and DATA of one transaction, rendered as bytes.
@@ -22,8 +22,8 @@ impl Envelope {
     /// MAIL, for example `SIZE=400 BODY=8BITMIME`. An empty sender is the null path.
     ///
     /// # Errors
-    /// Returns a [`PathError`] if there is no recipient, or if an address or a parameter is
-    /// invalid. Otherwise an address with a line end could inject a command.
+    /// Returns a [`PathError`] if there is no recipient, or if an address or a parameter is invalid. The check prevents
+    /// an address with a line end from injecting a command.
     pub fn new<'a>(
         sender: &str,
         parameters: &str,
@@ -54,9 +54,9 @@ impl Envelope {
         if envelope.ends.len() < 2 { Err(PathError::Syntax) } else { Ok(envelope) }
     }
 
-    /// Renders the commands of another transaction into the same buffer. Each recipient is a path
-    /// and the parameters of its RCPT, such as `NOTIFY=NEVER` (see [`crate::dsn`]). No allocation
-    /// is needed if the envelope has held as many bytes before.
+    /// Renders the commands of another transaction into the same buffer. Each recipient is a path and the parameters of
+    /// its RCPT, such as `NOTIFY=NEVER` (see [`crate::dsn`]). Allocates only if the new commands are longer than any
+    /// that the envelope has held before.
     ///
     /// # Errors
     /// Returns the same errors as [`Envelope::new`]. After an error, the envelope must be rewritten

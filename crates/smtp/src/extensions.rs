@@ -33,8 +33,8 @@ pub struct Extensions {
 }
 
 impl Extensions {
-    /// Returns all extensions that a server of this crate offers by default. Extensions that need a
-    /// certificate, a list of users or a trusted client are left out.
+    /// Returns the extensions that a server of this crate offers by default. STARTTLS, AUTH and XCLIENT are not among
+    /// them, because they need a certificate, a list of users or a trusted client.
     pub fn all(message_bytes: u64) -> Self {
         Self {
             pipelining: true,

@@ -10,16 +10,16 @@
 
 /// Methods of HTTP (RFC 9110 §9, RFC 5789). None of them is an SMTP verb.
 const METHODS: [&[u8]; 9] = [b"GET", b"HEAD", b"POST", b"PUT", b"DELETE", b"CONNECT", b"OPTIONS", b"TRACE", b"PATCH"];
-/// Text before the version number in HTTP, RTSP (RFC 7826) and SIP (RFC 3261). It begins the last
-/// word of a request and the first word of a response.
+/// Beginnings of the word that names the protocol version in HTTP, RTSP (RFC 7826) and SIP (RFC
+/// 3261). This is the last word of a request and the first word of a response.
 const VERSIONS: [&[u8]; 3] = [b"HTTP/", b"RTSP/", b"SIP/"];
 /// First bytes that SSH clients and servers send (RFC 4253 §4.2).
 const SSH: &[u8] = b"SSH-";
 
-/// Returns true if no command line can begin with this byte. SMTP verbs consist of letters (RFC
-/// 5321 §4.1.1). TLS begins with 0x16, SSLv2 with 0x80, SOCKS with 0x04 or 0x05. Blank lines and
-/// spaces are allowed because people type them, and a dot because it ends a message that was
-/// refused.
+/// Returns true if no command line can begin with this byte. SMTP verbs consist of letters (RFC 5321 §4.1.1). TLS
+/// begins with 0x16, SSLv2 with 0x80, SOCKS with 0x04 or 0x05. Returns false for white space, because people who type
+/// commands may begin a line with it. Also returns false for a dot, because a client may send a message, which ends
+/// with a dot, although its DATA was refused.
 pub(crate) fn begins_otherwise(first: u8) -> bool {
     !(first.is_ascii_alphabetic() || matches!(first, b' ' | b'\t' | b'\r' | b'\n' | b'.'))
 }

@@ -25,7 +25,7 @@
 //! assert!(out.starts_with(b"220 mx.example ") && out.ends_with(b"221 2.0.0 Bye\r\n") && server.has_quit());
 //! ```
 //!
-//! There is no runtime, no socket, no clock, and no allocation on the common path. A driver owns
+//! This crate uses no runtime, no socket and no clock. On the common path, it also allocates no memory. A driver owns
 //! the socket and does this:
 //!
 //! ```text
@@ -38,9 +38,8 @@
 //!     deadline(), tick(now): the time-outs
 //! ```
 //!
-//! Events borrow from the bytes that were read, so message bodies are not copied. For this reason,
-//! receiving bytes and returning the next event are a single call. `now` is a `Duration` since any
-//! fixed moment.
+//! Events borrow from the bytes that were read, so message bodies are not copied. This is why a single call takes the
+//! bytes and returns the next event. The caller passes the current time as `now`, a `Duration` since any fixed moment.
 //!
 //! | file | subject |
 //! |---|---|

@@ -37,9 +37,9 @@ pub struct Limits {
     /// Maximum number of unknown commands before EHLO. A client that sends more may speak another
     /// protocol.
     pub unknown_before_hello: u32,
-    /// Maximum number of commands that have no message between them. Accepted recipients do not
-    /// count. Recipients that were refused with 4yz after another recipient was accepted do not
-    /// count either, so that the accepted recipients still get the message.
+    /// Maximum number of commands that have no message between them. Accepted recipients do not count. If a recipient
+    /// was accepted, later 4yz refusals of other recipients do not count either, because ending the session would keep
+    /// the message from the accepted recipients.
     pub idle_commands: u32,
     /// Maximum number of commands that do not help to send mail and have no message between them:
     /// NOOP, VRFY, HELP, EHLO, HELO, LHLO, and RSET outside a transaction. Like Postfix's

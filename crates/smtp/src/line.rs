@@ -1,4 +1,4 @@
-//! Reads lines from blocks of bytes. A line that spans blocks is copied, up to the longest allowed line.
+//! Reads lines from blocks of bytes. Copies only lines that span blocks, and drops lines that exceed the limit.
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ReadLine<'a> {
@@ -15,7 +15,7 @@ pub(crate) enum ReadLine<'a> {
 pub(crate) struct LineReader {
     held: Vec<u8>,
     overlong: bool,
-    /// Set if the last call returned the line in `held`, so that the next call clears `held`.
+    /// Set if `held` contains the line that the last call of `next` returned. The next call then clears `held`.
     spent: bool,
 }
 
@@ -47,7 +47,7 @@ impl LineReader {
         }
     }
 
-    /// Returns true if the next byte begins a line, because no part of an incomplete line is held.
+    /// Returns true if the next byte begins a line, because all earlier lines are complete.
     pub(crate) fn is_at_start(&self) -> bool {
         !self.overlong && (self.held.is_empty() || self.spent)
     }

@@ -1,12 +1,12 @@
-//! The PROXY protocol, versions 1 and 2 (haproxy, proxy-protocol.txt). A proxy that passes on a
-//! connection sends a header before the session's first byte, which names the client.
+//! The PROXY protocol, versions 1 and 2 (haproxy, proxy-protocol.txt). Before the first byte of a session, the proxy
+//! sends a header that names the client whose connection it passes on.
 //!
 //! ```text
 //! v1   PROXY TCP4 192.0.2.1 198.51.100.7 56324 25<CRLF>          at most 107 octets
 //! v2   12 octets of signature | version, command | family | length | addresses | extensions
 //! ```
-//! A server must accept the header only from a trusted proxy. A header that violates the grammar
-//! ends the connection.
+//! A server must accept the header only from a trusted proxy. If a header violates the grammar, the server must end the
+//! connection.
 use crc_fast::{CrcAlgorithm, Digest};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -16,16 +16,16 @@ pub const MAX_V1_BYTES: usize = 107;
 /// bytes, and 16 KB are left for extensions, one of which may be a client's certificate. The
 /// protocol would allow 64 KB.
 const MAX_PROXIED_BYTES: usize = V2_HEAD_BYTES + 216 + (16 << 10);
-/// Maximum length of a version 2 header. Only a header whose content is skipped, such as LOCAL, may
-/// have the maximum that its 16-bit length field can express.
+/// Maximum length in bytes of a header of PROXY protocol version 2. Only a header whose content is skipped, such as
+/// LOCAL, may have the maximum that its 16-bit length field can express.
 pub const MAX_V2_BYTES: usize = V2_HEAD_BYTES + u16::MAX as usize;
 
 const V1: &[u8] = b"PROXY ";
 const V2: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 const V2_HEAD_BYTES: usize = 16;
-/// Byte with version 2 and the command LOCAL (§2.2).
+/// Thirteenth byte of a version 2 header with the command LOCAL (proxy-protocol.txt, §2.2).
 const LOCAL: u8 = 0x20;
-/// Byte with version 2 and the command PROXY (§2.2).
+/// Thirteenth byte of a version 2 header with the command PROXY (proxy-protocol.txt, §2.2).
 const PROXY: u8 = 0x21;
 /// Value of the family and protocol byte for a header without addresses (AF_UNSPEC).
 const UNSPECIFIED: u8 = 0x00;
@@ -33,10 +33,10 @@ const UNSPECIFIED: u8 = 0x00;
 /// Content of a PROXY header, which a proxy sends before the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProxyHeader {
-    /// The proxy speaks for itself, probably for a health check, or does not know the client. The
-    /// addresses of the connection itself are valid.
+    /// The proxy speaks for itself, probably for a health check, or does not know the client. The header names no
+    /// client, so the server must use the addresses of the connection itself.
     Local,
-    /// The proxy passes on a client's connection.
+    /// The proxy has connected on behalf of a client, whose addresses the header contains.
     Proxied {
         /// Address of the client, which the proxy has seen.
         source: SocketAddr,
@@ -162,14 +162,14 @@ fn is_command(octet: u8) -> Result<(), ProxyHeaderError> {
     if matches!(octet, LOCAL | PROXY) { Ok(()) } else { Err(ProxyHeaderError::Malformed) }
 }
 
-/// Returns true if everything after the head must be skipped, whatever it contains (§2.2). This
-/// applies to LOCAL connections, and to proxied connections of an unspecified family.
+/// Returns true if the server must ignore the content of a version 2 header after the first 16 bytes
+/// (proxy-protocol.txt, §2.2). This applies to LOCAL connections, and to proxied connections of an unspecified family.
 fn is_skipped(head: &[u8]) -> bool {
     head[12] == LOCAL || head[13] == UNSPECIFIED
 }
 
-/// Parses the addresses, and returns them with the extensions that follow. Rejects datagram
-/// families, because SMTP runs only over streams.
+/// Parses the addresses in a version 2 header, and returns them together with the extensions after them. Rejects
+/// datagram families, because SMTP runs only over streams.
 fn v2_header(family: u8, body: &[u8]) -> Option<(ProxyHeader, &[u8])> {
     let (header, length) = match family {
         0x11 => (proxied::<4>(body)?, 12),
@@ -180,7 +180,7 @@ fn v2_header(family: u8, body: &[u8]) -> Option<(ProxyHeader, &[u8])> {
     Some((header, &body[length..]))
 }
 
-/// Parses two addresses of `N` bytes, and two ports.
+/// Parses the addresses of the client and the destination, which have `N` bytes each, and then their ports.
 fn proxied<const N: usize>(body: &[u8]) -> Option<ProxyHeader>
 where
     IpAddr: From<[u8; N]>,
@@ -225,8 +225,8 @@ fn checksum(before: &[u8], after: &[u8]) -> u32 {
     u32::try_from(digest.finalize()).expect("it has 32 bits")
 }
 
-/// Renders a version 1 header. If the two addresses have different families, both are written as
-/// IPv6 addresses.
+/// Renders a PROXY header as the text line of version 1. If the two addresses have different families, both are written
+/// as IPv6 addresses.
 pub fn render_v1(header: &ProxyHeader) -> String {
     let ProxyHeader::Proxied { source, destination } = header else { return "PROXY UNKNOWN\r\n".to_owned() };
     let (from, to) = same_family(source.ip(), destination.ip());
@@ -234,8 +234,8 @@ pub fn render_v1(header: &ProxyHeader) -> String {
     format!("PROXY {family} {from} {to} {} {}\r\n", source.port(), destination.port())
 }
 
-/// Renders a version 2 header. If the two addresses have different families, both are written as
-/// IPv6 addresses. The names of UNIX sockets are left empty.
+/// Renders a PROXY header in the binary form of version 2. If the two addresses have different families, both are
+/// written as IPv6 addresses. The names of UNIX sockets are left empty.
 pub fn render_v2(header: &ProxyHeader) -> Vec<u8> {
     let mut body = Vec::with_capacity(36);
     let (command, family) = match header {
@@ -278,8 +278,8 @@ mod tests {
         ProxyHeader::Proxied { source: source.parse().unwrap(), destination: destination.parse().unwrap() }
     }
 
-    /// Parses a header alone, growing byte by byte, and with more bytes after it. All results must
-    /// agree.
+    /// Parses a header, and checks that the result is the same if the header arrives byte by byte or if more bytes
+    /// follow it.
     fn read(bytes: &[u8]) -> Result<Option<(ProxyHeader, usize)>, ProxyHeaderError> {
         check(bytes);
         check(&[bytes, b"EHLO a\r\n".as_slice()].concat());
@@ -352,8 +352,8 @@ mod tests {
             (v2(0x21, 0x11, &FOUR), four),
             (v2(0x20, 0x11, &FOUR), ProxyHeader::Local),
             (v2(0x20, 0x00, b""), ProxyHeader::Local),
-            // For LOCAL, family, addresses and checksum may be wrong, because a receiver must
-            // ignore them, and only the length must be right (§2.2).
+            // In a header with the command LOCAL, the receiver must ignore family, addresses and checksum (PROXY
+            // protocol, §2.2). The parser must accept such headers even if only their length is right.
             (v2(0x20, 0x12, &FOUR), ProxyHeader::Local),
             (v2(0x20, 0xff, b"anything"), ProxyHeader::Local),
             (v2(0x20, 0x11, &FOUR[..11]), ProxyHeader::Local),
@@ -365,8 +365,7 @@ mod tests {
             (v2(0x21, 0x00, &[0; 40_000]), ProxyHeader::Local),
             (v2(0x21, 0x00, b"\x03\0\x04\0\0\0\0"), ProxyHeader::Local),
             (v2(0x21, 0x31, &[[b'x'; 216].as_slice(), b"\x04\0\x01x"].concat()), ProxyHeader::Unix),
-            // An extension may be as long as these 4 KB, because it may contain the client's
-            // certificate.
+            // The parser must accept large extensions, because an extension may contain the client's certificate.
             (v2(0x21, 0x11, &with(&[&[0x20, 0x10, 0], [0; 4096].as_slice()].concat())), four),
             (v2(0x21, 0x00, b"anything"), ProxyHeader::Local),
             (v2(0x21, 0x31, &[b'x'; 216]), ProxyHeader::Unix),

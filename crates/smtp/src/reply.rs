@@ -119,8 +119,8 @@ impl<'a> ReceivedReply<'a> {
         lines.join(" ").chars().map(|c| if c.is_control() { '?' } else { c }).collect()
     }
 
-    /// Subject of the enhanced status code in the first line, such as 1 in `250 2.1.0 Ok`. Returns
-    /// `None` if the subject has more than one digit.
+    /// Returns the subject of the enhanced status code in the first line, such as 1 in `250 2.1.0 Ok`. Returns `None`
+    /// if there is no such code, or if its subject has more than one digit.
     pub(crate) fn subject(&self) -> Option<u8> {
         match self.wire.get(4..8) {
             Some([_, b'.', subject @ b'0'..=b'9', b'.']) => Some(subject - b'0'),

@@ -1,14 +1,14 @@
-//! Table of all replies that a server session can send without the application, with their texts.
+//! Table of all replies that a server session can send without asking the application, with their texts.
 use crate::reply::{Reply, say};
 
 /// Reason for a reply that a server session gives without asking the application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ReplyReason {
-    /// The application granted NOOP, and gave no reply of its own.
+    /// The application granted NOOP without a reply of its own, so the session sends 250.
     Noop,
-    /// The application granted RSET, and gave no reply of its own.
+    /// The application granted RSET without a reply of its own, so the session sends 250.
     Reset,
-    /// The application granted QUIT, and gave no reply of its own.
+    /// The application granted QUIT without a reply of its own, so the session sends 221.
     Quit,
     /// The client sent HELP. The reply lists the verbs.
     Help,
@@ -57,7 +57,7 @@ pub enum ReplyReason {
     BareLineEnding,
     /// The client speaks another protocol, such as HTTP. The session ends with 421.
     OtherProtocol,
-    /// The server refused too many commands, or got too many commands without a message.
+    /// The client sent too many invalid commands, or too many commands without a message. The session ends with 421.
     TooManyCommands,
     /// The client was silent for too long, or its message is too slow. The session ends with 421.
     Timeout,
@@ -67,7 +67,7 @@ pub enum ReplyReason {
     TooManyLogins,
     /// The server shuts down, so the session ends with 421.
     ShuttingDown,
-    /// The client sent a command other than QUIT after the greeting refused it.
+    /// The client sent a command other than QUIT although the greeting refused service (503).
     NoService,
     /// The server has its maximum number of sessions. The client gets 421, and may try again later.
     TooManySessions,

@@ -5,8 +5,8 @@ use crate::limits::Limits;
 use crate::reply::Reply;
 use crate::sasl::{MAX_EXCHANGE_LINE_BYTES, Mechanisms};
 
-/// Protocol of a session. It decides whether clients greet with EHLO or LHLO, and whether a message
-/// gets one reply or one for each recipient.
+/// Protocol that a session speaks, SMTP or LMTP. It decides whether clients greet with EHLO or LHLO, and whether a
+/// message gets one reply or one for each recipient.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protocol {
     /// SMTP (RFC 5321), in which a message gets a single reply.
@@ -25,8 +25,8 @@ pub struct Requires {
     pub tls_for_auth: bool,
     /// Require AUTH before MAIL and everything after it (RFC 4954 §6).
     pub auth: bool,
-    /// Require valid values of the parameters ENVID, ORCPT and AUTH=, which servers only pass on.
-    /// Otherwise invalid values are dropped, because they are no reason to refuse mail.
+    /// Require valid values of the parameters ENVID, ORCPT and AUTH=, which servers only pass on. If this is not set,
+    /// the server ignores invalid values, because they are no reason to refuse mail.
     pub valid_parameters: bool,
 }
 

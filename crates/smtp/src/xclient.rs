@@ -72,9 +72,9 @@ impl Attribute {
 pub struct Attributes(u8);
 
 impl Attributes {
-    /// The empty set. A server with this set does not offer XCLIENT.
+    /// The empty set, for a server that does not offer XCLIENT.
     pub const NONE: Self = Self(0);
-    /// The set of all eight attributes.
+    /// All eight attributes that Postfix defines for XCLIENT, such as NAME and ADDR.
     pub const ALL: Self = Self(u8::MAX);
 
     /// Returns a copy of the set that also contains this attribute.
@@ -109,8 +109,8 @@ impl Attributes {
 /// Value of an XCLIENT attribute, as the proxy sent it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttributeValue<'a> {
-    /// A value that the proxy knows. It is still encoded as xtext, and [`Xtext::decode`] decodes
-    /// it.
+    /// Value of the attribute, for example the name of the client. It is still encoded as xtext, and [`Xtext::decode`]
+    /// decodes it.
     Value(Xtext<'a>),
     /// The proxy does not know the value (`[UNAVAILABLE]`).
     Unavailable,
@@ -131,10 +131,10 @@ impl<'a> AttributeValue<'a> {
 /// Address of the client, as an XCLIENT command gives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientAddress {
-    /// The proxy knows the address.
+    /// IP address of the client, as the proxy has sent it. It takes the place of the proxy's own address.
     Known(IpAddr),
-    /// The proxy does not know the address (`[UNAVAILABLE]` or `[TEMPUNAVAIL]`). The client must
-    /// not get the rights of the proxy's own address, or of the previous client.
+    /// The proxy does not know the address (`[UNAVAILABLE]` or `[TEMPUNAVAIL]`). The server must not give this client
+    /// the rights of the proxy's own address, or of the previous client.
     Unknown,
 }
 

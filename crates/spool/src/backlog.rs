@@ -25,13 +25,14 @@ impl Backlog {
         Self { index: Arc::default(), ids: Vec::new().into_iter(), damaged_bodies: Vec::new() }
     }
 
-    /// Returns the maximum number of messages that the iterator will still return. It may return
-    /// fewer, because it skips messages that are done in the meantime.
+    /// Returns the maximum number of messages that the iterator will still return. The iterator may return fewer
+    /// messages, because it skips messages that are done in the meantime.
     pub fn len(&self) -> usize {
         self.ids.len()
     }
 
-    /// Returns true if the iterator has reached its end. If not, it may still skip all other messages.
+    /// Returns true if the iterator has reached its end. If this returns false, the iterator may still return nothing,
+    /// because it skips messages that are done by then.
     pub fn is_empty(&self) -> bool {
         self.ids.len() == 0
     }

@@ -11,8 +11,8 @@ const MAX_COPIED_BYTES: usize = 4096;
 
 pub(crate) struct BatchBuilder {
     bytes: Vec<u8>,
-    /// Number of bytes at the start of `bytes` that `pieces` refers to. The bytes after them are
-    /// added to `pieces` before the next large body, or at the end.
+    /// Offset up to which `bytes` has been added to `pieces`. The bytes after this offset are added as one piece when a
+    /// large body or the end of the batch follows.
     covered_end: usize,
     pieces: Vec<BatchPiece>,
     length: u64,

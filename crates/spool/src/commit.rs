@@ -1,5 +1,5 @@
-//! The thread that commits batches. It takes the queued messages, writes and syncs them, resolves
-//! their receipts, and frees segments.
+//! The commit thread of a spool, which makes messages durable in batches. It writes and syncs the queued messages,
+//! reports the result to the callers that wait for it, and frees segments without unfinished messages.
 use crate::commit_queue::{CommitBatch, CommitQueue, WhenIdle};
 use crate::compaction::{CompactionProgress, CompactionState, rewrite};
 use crate::log::Log;
@@ -7,8 +7,8 @@ use crate::{Error, Id};
 use std::io;
 use std::sync::Arc;
 
-/// Runs until the spool is closed or its disk fails. First writes the `unproven` messages again,
-/// because nothing proves that the sync of the earlier run that wrote them succeeded.
+/// Runs until the spool is closed or its disk fails. First writes the `unproven` messages again, because an earlier
+/// process wrote them, and its sync may have failed.
 pub(crate) fn run(queue: &Arc<CommitQueue>, mut log: Log, unproven: Vec<Id>) {
     let _guard = CommitGuard(Arc::clone(queue));
     if let Err(error) = rewrite(&mut log, unproven).and_then(|()| run_until_closed(queue, &mut log)) {

@@ -8,14 +8,14 @@ use std::mem;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// Maximum time until a note on a message is written. If a new message arrives earlier, the note is
-/// written in the same batch as the message.
+/// Maximum time that a note on the progress of a message waits to be written. If a new message arrives earlier, the
+/// commit thread writes both in the same batch.
 pub(crate) const NOTE_DELAY: Duration = Duration::from_secs(1);
-/// Number of waiting notes and done messages at which the commit thread writes them at once, so
-/// that they do not fill the memory.
+/// If this many notes and done messages are waiting, the commit thread writes them at once, so that
+/// they do not fill the memory.
 const MAX_DEFERRED_RECORDS: usize = 16_384;
-/// Longest part of a body whose checksum is computed while the queue is locked. This takes a few
-/// microseconds, which is no longer than combining two checksums.
+/// If at most this many bytes of a body follow the inserted message id, their checksum is computed while the queue is
+/// locked. This takes a few microseconds, no longer than `combined_checksum`, which larger bodies need instead.
 const MAX_LOCKED_CHECKSUM_BYTES: usize = 64 << 10;
 
 pub(crate) struct CommitQueue {
@@ -35,7 +35,8 @@ struct CommitQueueState {
     stopped: Option<Error>,
 }
 
-/// Requests to make all waiting notes durable. The next batch answers all of these requests.
+/// Callers that wait until all notes added so far are durable. The next batch contains these notes, so all of these
+/// callers get its result.
 #[derive(Default)]
 pub(crate) struct NoteSyncs {
     status: Arc<BatchStatus>,
@@ -82,8 +83,8 @@ impl Drop for CommitBatch {
     }
 }
 
-/// Tells [`CommitQueue::take`] what to do while nothing must be committed: wait, or return at once
-/// so that the commit thread can continue compaction.
+/// Tells [`CommitQueue::take`] what to do if nothing must be committed: wait, or return at once so
+/// that the commit thread can continue compaction.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WhenIdle {
     Compact,
@@ -113,9 +114,9 @@ impl CommitQueue {
     /// Adds a message to the next batch. If `id_at` is given, writes the message's id into the body
     /// at that offset. Returns the body as it is stored.
     pub(crate) fn store(&self, mut draft: NewMessage, reserve: Reserve, id_at: Option<usize>) -> (Receipt, Arc<[u8]>) {
-        // Compute the checksum of the bytes after the id in the caller's thread, because there are
-        // many callers but only one commit thread. Do so before taking the lock, unless combining
-        // two checksums takes longer than computing this one.
+        // Compute the checksum of the bytes after the id in the caller's thread, because there are many callers but
+        // only one commit thread. If only a few bytes follow the id, checksum the whole body later under the lock. This
+        // is faster than combining the checksums of the bytes before and after the id.
         let tail_at = id_at.map_or(0, |at| (at + Id::TEXT_BYTES).min(draft.body.len()));
         let tail_bytes = draft.body.len() - tail_at;
         let tail_crc =
@@ -175,22 +176,21 @@ impl CommitQueue {
     }
 
     fn wake_committer(&self, mut state: MutexGuard<'_, CommitQueueState>) {
-        // Clear the flag here, so that further requests do not wake the thread again before it
-        // runs.
+        // Clear `is_waiting` before the commit thread wakes up and clears it as well, because each request until then
+        // would wake the thread again.
         if mem::take(&mut state.is_waiting) {
             drop(state);
             self.work_added.notify_one();
         }
     }
 
-    /// Returns the disk error because of which the spool accepts nothing more. Returns `None` if
-    /// the disk is sound, even after the spool was closed.
+    /// Returns the error that stopped the spool, such as a failed write. Returns `None` if there was no error, even
+    /// after the spool was closed.
     pub(crate) fn failure(&self) -> Option<Error> {
         self.state().stopped.clone().filter(|error| matches!(error, Error::Poisoned(_)))
     }
 
-    /// Closes the queue for new requests. Messages that are already in the queue are still
-    /// committed.
+    /// Closes the queue for new requests. The commit thread still commits messages that are already in the queue.
     pub(crate) fn close(&self) {
         let mut state = self.state();
         state.is_closing = true;
@@ -213,8 +213,8 @@ impl CommitQueue {
         batch_status.resolve(BatchOutcome::Failed(error));
     }
 
-    /// Fails all waiting requests because the commit thread has exited. After a disk error there is
-    /// nothing to do, because [`Self::stop`] has failed them already.
+    /// Fails all waiting requests because the commit thread has exited. Does nothing if the thread exited because of a
+    /// disk error, because [`Self::stop`] has then already failed the requests.
     pub(crate) fn end(&self, reason: Error) {
         let stop_reason = self.state().stopped.clone();
         match stop_reason {

@@ -23,8 +23,7 @@ pub(crate) struct CompactionState {
     is_stuck: bool,
 }
 
-/// Number of bytes that one step of compaction moves. It is small because new messages have to wait
-/// meanwhile.
+/// Number of bytes that one step of compaction moves. It is small because new messages have to wait meanwhile.
 const SLICE_BYTES: u64 = 4 << 20;
 /// Maximum number of batches that one step of compaction reads, even if it finds nothing to move in
 /// them.
@@ -78,8 +77,8 @@ impl CompactionState {
         for _ in 0..SLICE_BATCHES {
             match scan.next_batch(&mut seen) {
                 Ok(ScanResult::Batch) => moved += relocate_all(log, oldest, &seen)?,
-                // Either the segment ends here, or damage hides its later batches. The index still
-                // knows the messages in these batches, so `compact_rest` can move them.
+                // The scan cannot continue, because the segment ends here or is damaged. The index still knows messages
+                // behind the damage, so let `compact_rest` move them without the scan.
                 Ok(ScanResult::Invalid(_)) | Err(_) => return self.compact_rest(log, oldest),
             }
             if moved >= SLICE_BYTES {
@@ -90,9 +89,9 @@ impl CompactionState {
         Ok(())
     }
 
-    /// Moves the messages that the scan did not reach. The scan stops at damage or after the last
-    /// batch, but the index still has the locations of later messages. If a message cannot be
-    /// moved, its segment stays in use until a restart, which reports the message as damaged.
+    /// Moves the remaining unfinished messages of the oldest segment to the end of the log. The scan for messages stops
+    /// at damage, but the index still knows the messages behind the damage. If a message cannot be moved, its segment
+    /// stays in use until a restart, which reports the message as damaged.
     fn compact_rest(&mut self, log: &mut Log, oldest: &Arc<Segment>) -> Result<(), LogWriteError> {
         self.is_stuck = true;
         log.flush(FlushMode::Buffered).map_err(LogWriteError::Disk)?;
@@ -152,8 +151,7 @@ fn relocate_one(log: &mut Log, locations: &MessageLocations) -> Result<(), LogWr
     // Leave an unreadable message where it is, which keeps its segment in use.
     let Ok(Some(head)) = segment.read_metadata(*spot) else { return Ok(()) };
     let Ok(mut notes) = notes_of(locations, &head) else { return Ok(()) };
-    // Drop the oldest notes if necessary, because `MAX_ENVELOPE_BYTES` also limits a record's
-    // notes.
+    // If the message has more notes than fit into one record (`MAX_ENVELOPE_BYTES`), drop the oldest notes.
     while notes.iter().map(|note| note.len() as u64 + 4).sum::<u64>() > Options::MAX_ENVELOPE_BYTES {
         notes.remove(0);
     }

@@ -5,29 +5,28 @@ use std::fmt;
 /// A part of a spool that is missing, or whose bytes differ from what was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
-    /// Name of the file in the spool's directory. For a missing segment, the name of the segment
-    /// after it.
+    /// Name of the damaged file in the spool's directory. For [`DamageKind::MissingSegment`], this is the segment after
+    /// the gap, because the name of the missing file is unknown.
     pub segment: String,
     /// Offset of the first damaged byte in the file.
     pub offset: u64,
-    /// Length of the damaged part in bytes. Some of these bytes may be intact.
+    /// Length in bytes of the file's part that contains the damage. Intact bytes may lie between damaged ones.
     pub bytes: u64,
-    /// Kind of the damage. Not every kind is a reason to worry: a torn end is normal after a crash.
+    /// Part that is damaged, and whether a crash can explain it. A torn end, for example, is normal after a crash.
     pub kind: DamageKind,
     /// Worst kind of loss that the damage causes. For example, lost messages are worse than lost notes.
     pub cost: Cost,
-    /// Numbers of lost messages, as found in readable parts or as gaps in the sequence of numbers.
-    /// The list has at most [`Damage::MAX_NAMED`] entries.
+    /// Numbers of the lost messages, as far as the spool can tell. It reads some of these numbers in damaged records.
+    /// Others are missing from the sequence of message numbers. The list has at most [`Damage::MAX_NAMED`] entries.
     pub messages: Vec<Id>,
-    /// Upper limit of the number of lost messages that `messages` does not list.
+    /// At most this many lost messages are not listed in `messages`, because the list is full.
     pub unnamed: u64,
     /// Set if an earlier start has reported this damage, and the quarantine has a copy of the same
     /// bytes.
     pub is_known: bool,
 }
 
-/// Kind of damage to a spool. It tells which part is affected, and whether a crash can explain the
-/// damage.
+/// Tells which part of a spool is damaged, and whether a crash can explain the damage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DamageKind {
     /// The header of a segment is unreadable, or consists of zeros although a header was written.
@@ -53,8 +52,8 @@ pub enum DamageKind {
     /// The unsynced end of the log is incomplete, as after a crash. No message in it had been
     /// answered 250, so this is normal after a crash and costs no mail.
     TornEnd,
-    /// The end of a log without syncs (`durability = "write"`) is incomplete. A crash may have torn
-    /// it, and messages that were answered 250 may be lost with it.
+    /// The last batches of a log without syncs (`durability = "write"`) are incomplete, probably because of a crash.
+    /// Messages that were answered 250 may be lost with them.
     UnsyncedEnd,
 }
 
@@ -67,9 +66,10 @@ pub enum Cost {
     /// The spool has lost notes about the progress of messages, or no longer knows that some are
     /// done. Some work may be repeated, for example a delivery.
     Notes,
-    /// Nobody can tell what is lost. It may be only notes, or a message that compaction had moved.
+    /// Nobody can tell what the damaged part contained: perhaps only notes about messages, or perhaps a message that
+    /// compaction had moved there from an older segment.
     Unknown,
-    /// Messages that were not done are lost, so their recipients may not have got them.
+    /// Messages are lost that had not been marked as done, so some of their recipients may not have got them.
     Messages,
 }
 

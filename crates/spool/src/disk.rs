@@ -48,8 +48,8 @@ pub trait DiskFile: Send + Sync {
     /// Extends an empty file to `bytes` bytes and fills it with zeros. A later write then allocates
     /// no blocks, and syncing it needs no commit of the file system's journal.
     ///
-    /// The file is written in portions. After each portion, `throttle` is called with the time that
-    /// the portion took, so that a caller can pause and leave the disk to others for a while.
+    /// Implementations write the zeros in portions. After each portion, they call `throttle` with the time that the
+    /// portion took, so that the caller can pause and leave the disk to others for a while.
     fn preallocate(&self, bytes: u64, throttle: &dyn Fn(Duration)) -> io::Result<()>;
     /// Returns true if blocks are allocated for the whole file. A copied file may have holes, and a
     /// write into a hole may fail for lack of space.
@@ -71,8 +71,8 @@ pub(crate) fn with_name(name: &str) -> impl Fn(io::Error) -> io::Error {
     move |error| io::Error::new(error.kind(), format!("{name}: {error}"))
 }
 
-/// A directory of a file system. If the directory is renamed, this value still refers to it, and
-/// not to a new directory at the old path.
+/// A [`Disk`] that keeps its files in a directory of a real file system. If the directory is renamed, this value still
+/// refers to it, and not to a new directory at the old path.
 #[derive(Debug)]
 pub struct RealDisk {
     directory: PathBuf,
@@ -157,8 +157,8 @@ impl ReadOnlyDisk {
         Ok(Self { opened: File::open(directory)? })
     }
 
-    /// Locks the spool against all processes that want to open it for writing. Other readers can
-    /// lock it at the same time.
+    /// Prevents other processes from opening the spool for writing. Several readers can hold this lock at the same
+    /// time.
     pub(crate) fn lock_shared(&self) -> io::Result<Box<dyn Send + Sync>> {
         let directory = lock_directory(&self.opened, FlockOperation::NonBlockingLockShared)?;
         match open_at(&self.opened, LOCK, OFlags::empty()) {
@@ -175,8 +175,8 @@ impl ReadOnlyDisk {
 /// Locks the directory itself, because somebody who cleans up may delete a lock file, which then
 /// excludes nobody.
 ///
-/// Callers lock the file [`LOCK`] as well. Earlier versions lock only the file, and a network file
-/// system such as NFS shows other hosts the locks of files but not the locks of directories.
+/// In addition to the directory, callers must lock the file [`LOCK`]. Earlier versions lock only the file, and a
+/// network file system such as NFS shows other hosts the locks of files but not the locks of directories.
 fn lock_directory(directory: &File, operation: FlockOperation) -> io::Result<File> {
     // Open the directory again for each lock, because a lock belongs to an open file and not to a process.
     let file = open_at(directory, ".", OFlags::DIRECTORY)?;
@@ -219,7 +219,7 @@ impl Disk for ReadOnlyDisk {
     }
 
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
-        // Without `NONBLOCK`, a FIFO with the name of a segment would block forever.
+        // Without `NONBLOCK`, opening a FIFO that has the name of a segment would block forever.
         Ok(Arc::new(open_at(&self.opened, name, OFlags::NONBLOCK)?))
     }
 
@@ -241,7 +241,7 @@ pub fn sync_ancestors(directory: &Path) -> io::Result<()> {
             // Ignore a directory that this user may not read, and a read-only file system, because this user has
             // created nothing there that needs a sync.
             Err(error) if matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem) => {}
-            // Some file systems cannot sync directories and do not need it.
+            // Ignore the error of a file system that cannot sync directories, because it does not need such a sync.
             Err(error) if matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported) => {}
             synced => synced?,
         }
@@ -304,7 +304,7 @@ impl DiskFile for File {
             let length = (bytes - at).min(ZERO_CHUNK_BYTES as u64);
             self.write_all_at(&zeros[..length as usize], at)?;
             at += length;
-            // Sync each portion, so that the sync of another file does not have to wait for the whole file.
+            // Sync each portion separately, because syncs of other files would have to wait for a single large sync.
             self.sync_data()?;
             throttle(start.elapsed());
         }
@@ -321,8 +321,8 @@ impl DiskFile for File {
     }
 }
 
-/// Name of the lock file. It is locked in addition to the directory, because earlier versions lock
-/// only the file.
+/// Name of the file that a process keeps locked while it uses the spool. The process also locks the directory, but
+/// earlier versions lock only the file.
 const LOCK: &str = "lock";
 /// Subdirectory for copies of damaged bytes. A [`Disk`] addresses a file in it as
 /// `quarantine/NAME`.

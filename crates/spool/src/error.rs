@@ -31,7 +31,7 @@ pub enum Error {
     /// The spool could not copy damaged bytes to the quarantine. No file was removed.
     #[error("cannot copy damaged bytes to {file}, so the spool is not opened: {error}")]
     QuarantineFailed {
-        /// Name of the copy that could not be made, in the spool's directory.
+        /// Path that the copy should have got, relative to the spool's directory.
         file: String,
         /// Error that the file system reported.
         error: Arc<io::Error>,
@@ -53,7 +53,7 @@ pub enum Error {
     TooLarge {
         /// Size of the message or envelope in bytes.
         bytes: u64,
-        /// Maximum size in bytes that the spool accepts.
+        /// Limit that `bytes` exceeds: the maximum size of a message or envelope in bytes.
         most: u64,
     },
     /// The spool was closed, so it accepts nothing more.
@@ -83,8 +83,8 @@ impl Error {
     }
 }
 
-/// Returns the text of an error. If a file exceeded the host's limit of file sizes, the text says
-/// how to raise the limit.
+/// Returns an error as text for an administrator. If a file exceeded the host's limit of file sizes, the text says how
+/// to raise the limit.
 pub(crate) fn cause_text(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::FileTooLarge => format!("{error}; raise the limit of file sizes (ulimit -f)"),

@@ -10,8 +10,9 @@ use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// Size of a sector, which a write changes as a whole, in bytes. After a crash, an unsynced sector
-/// has its old or its new content. If the old content was zeros, only part of the new may be there.
+/// Size of a sector, which a write changes as a whole, in bytes. After a crash, an unsynced sector has its old or its
+/// new content. A sector whose old content was all zeros may also be torn, so that only a part of the new content is
+/// there.
 const SECTOR_BYTES: usize = 512;
 
 /// A simulated disk in memory, whose faults a test chooses. All clones refer to the same disk.
@@ -27,7 +28,7 @@ struct FaultyDiskShared {
 #[derive(Default)]
 struct FaultyDiskState {
     files: BTreeMap<String, usize>,
-    /// Value of `files` at the last sync of the directory. A power failure may undo later changes.
+    /// Files that the directory contained when it was last synced. A power failure may undo later changes.
     durable_files: BTreeMap<String, usize>,
     contents: Vec<FileContent>,
     operations: u64,
@@ -36,14 +37,14 @@ struct FaultyDiskState {
     freeze_at_operation: Option<u64>,
     freeze_at_sync: Option<u64>,
     fail_sync: Option<u64>,
-    /// Number of the operation that fails, counted from 0, and the code of its error.
+    /// Number of the operation that should fail, counted from 0, and its error code (`errno`).
     fail_operation: Option<(u64, i32)>,
     failed: Option<FailedOperation>,
     /// Parts of files that cannot be read, each with the index of the file in `contents`.
     unreadable: Vec<(usize, Range<usize>)>,
     reads: u64,
     read_bytes: u64,
-    /// Interval of failing reads. For example, 3 means that every third read fails.
+    /// If this is 3, for example, every third read of the disk fails.
     fail_one_read_of: Option<u64>,
     is_frozen: bool,
     capacity: Option<u64>,
@@ -52,14 +53,14 @@ struct FaultyDiskState {
     is_locked: bool,
 }
 
-/// Part of the spool on which a test made an operation fail.
+/// Part of the spool in which the operation failed that a test chose with [`FaultyDisk::fail_operation`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailedOperation {
-    /// A segment that was being made. The file has never held more than its first header.
+    /// The spool was making a new segment. The file has never held more than its first header.
     NewSegment,
     /// A file that holds, or has held, batches of the log.
     Log,
-    /// The directory, for example when a file is created or removed.
+    /// The spool was changing its directory, for example by creating or removing a file.
     Directory,
 }
 
@@ -69,12 +70,12 @@ enum OperationOutcome {
     Fail(io::Error),
 }
 
-/// Size of a write that the disk received, from [`FaultyDisk::writes`].
+/// Size of one write to the disk, as [`FaultyDisk::writes`] lists it for tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriteSize {
     /// Total length of all buffers in bytes.
     pub bytes: u64,
-    /// Number of buffers in the write. A large body is not copied, but has its own buffer.
+    /// Number of buffers that the write joined. A large body is not copied, but has its own buffer.
     pub pieces: usize,
 }
 
@@ -128,13 +129,13 @@ impl FaultyDisk {
         self.state().writes.clone()
     }
 
-    /// Freezes the disk at this operation, counted from 0 over the disk's life. The operation is
-    /// partly done, and all later operations fail.
+    /// Freezes the disk at the operation with this number, counted from 0 over the disk's life. As in a crash, the
+    /// operation is partly done, and all later operations fail.
     pub fn freeze_at_operation(&self, operation: u64) {
         self.state().freeze_at_operation = Some(operation);
     }
 
-    /// Freezes the disk at this sync, counted from 0 over the disk's life. The sync and all later
+    /// Freezes the disk at the sync with this number, counted from 0 over the disk's life. The sync and all later
     /// operations fail.
     pub fn freeze_at_sync(&self, sync: u64) {
         self.state().freeze_at_sync = Some(sync);
@@ -159,8 +160,7 @@ impl FaultyDisk {
         self.state().fail_operation = Some((operation, errno));
     }
 
-    /// Returns the target of the operation that [`Self::fail_operation`] made fail, or `None` if it
-    /// has not failed yet.
+    /// Tells where the operation chosen with [`Self::fail_operation`] failed. Returns `None` if it was not reached yet.
     pub fn failed(&self) -> Option<FailedOperation> {
         self.state().failed
     }
@@ -172,7 +172,7 @@ impl FaultyDisk {
         state.unreadable.push((file, range));
     }
 
-    /// Makes every n-th read fail. `reads` must be at least 2, so that the next try succeeds.
+    /// Makes one of every `reads` reads fail. `reads` must be at least 2, so that a retry succeeds.
     pub fn fail_one_read_of(&self, reads: u64) {
         self.state().fail_one_read_of = Some(reads);
     }
@@ -243,7 +243,7 @@ impl FaultyDisk {
         Self(Arc::new(FaultyDiskShared { state: Mutex::new(state), released: Condvar::new() }))
     }
 
-    /// Returns the names of all files except `newest`, whose loss costs no message.
+    /// Returns the names of all files. The file `newest` is omitted, because its loss costs no message.
     pub fn names(&self) -> Vec<String> {
         self.state().files.keys().filter(|name| *name != newest::NAME).cloned().collect()
     }
@@ -306,8 +306,8 @@ impl FileContent {
             if takes && octets.len() < from + new.len() {
                 octets.resize(from + new.len(), 0);
             }
-            // Tear only a sector that is still all zeros. Any other sector gets its new content as
-            // a whole or not at all.
+            // Tear only a sector whose old content is all zeros. The spool relies on disks to overwrite any other
+            // sector as a whole or not at all.
             let is_fresh = octets.get(from..from + new.len()).is_some_and(|old| *old == [0; SECTOR_BYTES][..old.len()]);
             let length = if tears && is_fresh { dice.below(new.len() as u64 + 1) as usize } else { new.len() };
             if takes {
@@ -323,8 +323,8 @@ fn frozen() -> io::Error {
 }
 
 impl FaultyDiskState {
-    /// Counts an operation, and decides whether it succeeds, fails or freezes the disk. If it
-    /// fails, `about` tells on which part of the spool.
+    /// Counts an operation, and decides whether it succeeds, fails or freezes the disk. If the
+    /// operation fails, `about` tells which part of the spool it concerned.
     fn count_operation(&mut self, about: impl FnOnce(&Self) -> FailedOperation) -> io::Result<OperationOutcome> {
         if self.is_frozen {
             return Err(frozen());
@@ -347,8 +347,7 @@ impl FaultyDiskState {
         if is_new { FailedOperation::NewSegment } else { FailedOperation::Log }
     }
 
-    /// Counts an operation on the directory. If this returns an error, the caller must not do the
-    /// operation.
+    /// Counts an operation on the directory, and fails if a test wants this. The caller must then skip the operation.
     fn count_directory_operation(&mut self) -> io::Result<()> {
         match self.count_operation(|_| FailedOperation::Directory)? {
             OperationOutcome::Done => Ok(()),
@@ -357,8 +356,8 @@ impl FaultyDiskState {
         }
     }
 
-    /// Counts a sync. Returns the error of the sync as `Ok(Some)` if only this sync fails, and
-    /// `Err` if the disk is frozen.
+    /// Counts a sync, and returns `Ok(None)` if it succeeds. Returns `Ok(Some)` with the error if only this sync fails,
+    /// and `Err` if the disk is frozen, so that later operations fail, too.
     fn count_sync(&mut self, about: impl FnOnce(&Self) -> FailedOperation) -> io::Result<Option<io::Error>> {
         let run = self.count_operation(about)?;
         let number = self.syncs;

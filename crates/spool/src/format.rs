@@ -9,9 +9,8 @@ use std::hash::{BuildHasher, RandomState};
 /// Alignment of batches in bytes. It ensures that no write touches a block that an earlier sync
 /// made durable.
 pub(crate) const BLOCK: u64 = 4096;
-/// Offset of the first batch. The two blocks before it are for the segment's header. Each new
-/// header goes to the block that does not hold the last one, so a torn write leaves the last header
-/// intact.
+/// Offset in a segment's file at which the batches begin. The two blocks before it are for the segment's header. Each
+/// new header goes to the block that does not hold the last one, so a torn write leaves the last header intact.
 pub(crate) const BATCHES_OFFSET: u64 = 2 * BLOCK;
 pub(crate) const VERSION: u32 = 1;
 const MAGIC: [u8; 8] = *b"mrspool\0";
@@ -24,7 +23,7 @@ pub(crate) const BATCH_HEADER_BYTES: usize = 32;
 pub(crate) const RECORD_HEADER_BYTES: usize = 40;
 /// Space in bytes reserved in each segment for the empty batch that marks a clean close.
 pub(crate) const CLOSING_BATCH_BYTES: u64 = BLOCK;
-/// Bytes that a segment with a single record needs in addition to the record.
+/// Bytes that a segment with a single record needs for headers and the closing batch.
 pub(crate) const SEGMENT_OVERHEAD_BYTES: u64 = BATCHES_OFFSET + BATCH_HEADER_BYTES as u64 + CLOSING_BATCH_BYTES;
 const CRC_OFFSET: usize = HEADER_BYTES - 4;
 
@@ -40,8 +39,8 @@ pub(crate) struct SegmentHeader {
     /// Number of times that this file's header has been written. It decides which of the two blocks
     /// holds the header.
     pub(crate) revision: u64,
-    /// Number of this use of the segment: whenever a segment is taken from the pool to hold
-    /// batches, it gets the next number. A free segment has the number of its last use.
+    /// Sequence number of the segment in the log. A segment gets the next number whenever it stops being free and
+    /// begins to hold batches. A free segment keeps its last number.
     pub(crate) generation: u64,
     /// Secret random number that is part of the checksum seed. Without it, somebody could send a
     /// message whose bytes look like a record.
@@ -49,33 +48,33 @@ pub(crate) struct SegmentHeader {
     /// Next message number at the time when this header was written. All smaller numbers had
     /// already been given to messages.
     pub(crate) next_id: u64,
-    /// Offset at which the batches of the segment before this one end, or 0 if not all of them were
+    /// End of the batches in the previous segment, as an offset in its file, or 0 if not all of these batches were
     /// synced. A crash cannot explain damage before this offset.
     pub(crate) previous_end: u64,
     /// Length of the file in bytes. It never changes, so a file of another length was changed by
     /// somebody else.
     pub(crate) file_bytes: u64,
-    /// The oldest use of a segment that was still needed when this header was written. A restart
-    /// expects to find the segments of this use and of all later uses, unless a later header or the
-    /// file `newest` proves that they were freed.
+    /// The oldest segment that was still needed when this header was written. A restart expects to find this segment
+    /// and all segments after it in the log. Later headers and the file `newest` may prove that some of them were
+    /// freed.
     pub(crate) oldest: OldestUse,
     /// Random number of the spool, which no other spool has. It shows whether a segment belongs to
     /// another spool.
     pub(crate) spool: u64,
-    /// Set if messages were synced before they were answered 250 during this use of the segment.
+    /// Set if the messages in this segment were synced before they were answered 250.
     pub(crate) is_synced: bool,
 }
 
-/// The oldest use of a segment that is still needed, because it may hold unfinished messages.
+/// Identifies the oldest segment that is still needed, because it may hold unfinished messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct OldestUse {
     pub(crate) generation: u64,
-    /// Lowest number that a new (not moved) message in the segment can have, or 0 if it is unknown.
+    /// Lower bound of the segment's message numbers, except for messages that compaction moved there. 0 if unknown.
     pub(crate) first_id: u64,
 }
 
-/// Values for the header of a segment that is taken into use. [`SegmentHeader::begin`] derives the
-/// other fields from the last header of the same file.
+/// Values for the header that is written when the log begins to use a free segment. [`SegmentHeader::begin`] derives
+/// the other fields from the last header of the same file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NewUse {
     pub(crate) generation: u64,
@@ -98,8 +97,8 @@ impl SegmentHeader {
         self.revision % 2 * BLOCK
     }
 
-    /// Returns the seed of all checksums in this use of the segment. Records that an earlier use
-    /// left in the file have another seed, so they are not mistaken for records of this use.
+    /// Returns the seed of the segment's checksums. It changes whenever a free segment is used again, so that old
+    /// records in the file are not mistaken for new records.
     pub(crate) fn seed(&self) -> u32 {
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&self.generation.to_le_bytes());
@@ -128,8 +127,7 @@ impl SegmentHeader {
         let revision = self.revision + 1;
         let mut next = Self { state, revision, generation, salt: 0, next_id, previous_end, oldest, is_synced, ..self };
         loop {
-            // Choose a new seed for each use of the file, because records of the last use would
-            // look valid with the same seed.
+            // Choose a new seed, because old records that are still in the file would look valid with the last seed.
             next.salt = RandomState::new().hash_one((generation, next.salt));
             if next.seed() != self.seed() {
                 return next;
@@ -137,17 +135,16 @@ impl SegmentHeader {
         }
     }
 
-    /// Returns the header that ends this use and frees the segment. `oldest` is the oldest use of
-    /// another segment that is still needed afterwards.
+    /// Returns the header that marks the segment as free. `oldest` is the oldest segment that is then still needed.
     pub(crate) fn end(self, next_id: u64, oldest: OldestUse) -> Self {
         let revision = self.revision + 1;
         Self { state: SegmentHeaderState::Free, revision, next_id, previous_end: 0, oldest, ..self }
     }
 
-    /// Returns the lowest number that a new (not moved) message in this segment can have, or 0 if unknown.
+    /// Returns a lower bound of the message numbers in this segment, or 0 if unknown. Only messages that compaction
+    /// moved here may have lower numbers.
     pub(crate) fn first_id(&self) -> u64 {
-        // The message for which the segment was begun got its number before the header was written,
-        // so its number is one less than `next_id`.
+        // The spool numbers a message before it begins a segment for the message, so `next_id` is this number plus 1.
         self.next_id.saturating_sub(1)
     }
 
@@ -231,7 +228,8 @@ impl SegmentHeader {
         })
     }
 
-    /// Guesses the generation and the checksum seed from an invalid header. Both may be wrong.
+    /// Returns the segment's generation and checksum seed as an invalid header shows them. Both may be wrong, but help
+    /// to read a segment that has lost its header.
     pub(crate) fn generation_hint(bytes: &[u8; HEADER_BYTES]) -> Option<(u64, u32)> {
         let use_number = u64_at(bytes, 24);
         let salt = u64_at(bytes, 32);
@@ -245,8 +243,8 @@ pub(crate) struct BatchHeader {
     pub(crate) records: u32,
     /// Length in bytes, including this header but not the padding of the last block.
     pub(crate) bytes: u64,
-    /// Offset before which the whole segment had been synced when this batch was written. A crash
-    /// cannot explain damage before that offset.
+    /// The segment was synced up to this offset when this batch was written, so a crash cannot explain damage before
+    /// the offset.
     pub(crate) synced: u64,
 }
 
@@ -261,8 +259,8 @@ impl BatchHeader {
         bytes
     }
 
-    /// Returns the checksum seed under which `bytes` would be a valid batch header. Almost any
-    /// bytes yield a seed, so another checksum has to confirm it.
+    /// Returns the checksum seed with which `bytes` would be a valid batch header. Almost any bytes have such a seed,
+    /// so another checksum has to confirm it.
     pub(crate) fn seed_of(bytes: &[u8]) -> Option<u32> {
         let bytes: &[u8; BATCH_HEADER_BYTES] = bytes.first_chunk()?;
         (bytes[4] == BATCH_KIND).then(|| u32_at(bytes, 0) ^ checksum(&bytes[4..]))
@@ -288,7 +286,7 @@ pub(crate) enum RecordKind {
     Moved = 2,
     /// A note about a message whose own record is in the same segment or in an older one.
     Note = 3,
-    /// The fact that a message is done, so that a restart does not find the message again.
+    /// A mark that a message is done. A restart reads it, and then does not recover the message.
     Done = 4,
 }
 
@@ -309,8 +307,8 @@ pub(crate) struct RecordHeader {
 }
 
 impl RecordHeader {
-    /// Returns the header of a record that has no envelope, notes or body, such as the record that
-    /// a message is done.
+    /// Returns the header of a record without envelope, notes and body. The record that marks a message as done
+    /// consists only of such a header.
     pub(crate) fn bare(kind: RecordKind, id: Id) -> Self {
         Self { kind, id, received_ns: 0, envelope_bytes: 0, notes_bytes: 0, body_bytes: 0, body_crc: 0 }
     }

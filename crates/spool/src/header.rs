@@ -21,13 +21,12 @@ const MAX_SEGMENT_BYTES: u64 = 8 << 30;
 pub(crate) struct ExaminedFile {
     pub(crate) name: String,
     pub(crate) file: Arc<dyn DiskFile>,
-    /// Length that the file had when it was made, according to its header. Without a header, its
-    /// present length.
+    /// Length of the file when it was made, according to its header, or its present length if it has no header.
     pub(crate) bytes: u64,
     pub(crate) file_bytes: u64,
     pub(crate) role: FileRole,
-    /// The newest readable header. If the newest header was lost, this is the header before it. It
-    /// may be the only proof that older segments were freed.
+    /// The newest header that can be read. It may be an old one, if the newest was lost, but its field `oldest` still
+    /// proves that earlier segments were freed.
     pub(crate) header: Option<SegmentHeader>,
     pub(crate) bad_slots: Vec<u64>,
 }
@@ -35,8 +34,8 @@ pub(crate) struct ExaminedFile {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FileRole {
     Used(SegmentHeader),
-    /// A used segment whose header is damaged. Its generation is known only if the damaged header
-    /// still shows it. The checksum seed is computed from the first batch.
+    /// A used segment whose header is damaged. Its generation is known only if the damaged header still shows it. Its
+    /// checksum seed, which normally follows from the header, is computed from the first batch.
     Headerless {
         generation: Option<u64>,
         seed: u32,
@@ -53,7 +52,7 @@ struct HeaderSlots {
     /// The newest header, after repair of a single flipped bit.
     newest: Option<SegmentHeader>,
     bad: Vec<u64>,
-    /// Generations and seeds that can still be read from damaged headers. They may be wrong.
+    /// The segment's generation and checksum seed, as each damaged header still shows them. They may be wrong.
     hints: Vec<(u64, u32)>,
 }
 
@@ -119,14 +118,14 @@ fn read_slots(name: &str, file: &dyn DiskFile) -> Result<HeaderSlots, Error> {
         // If the disk cannot be read, report an error and not damage, because the data on it may be intact.
         return Err(Error::from(failures.swap_remove(0)));
     }
-    // Headers go to the first and the second block by turns, so a blank first block is always damage, and a blank
-    // second block is damage from the third header on.
+    // The first header (`revision` 0) is written to the first block and the next to the second. A blank first block is
+    // therefore always damage, a blank second block only if the newest header has `revision` 2 or higher.
     let must_be_there = |at: u64| places.newest.is_some_and(|newest| at == 0 || newest.revision >= 2);
     places.bad.extend(blank.into_iter().filter(|at| must_be_there(*at)).collect::<Vec<_>>());
     Ok(places)
 }
 
-/// The first batch of a segment, read without knowing the seed in advance.
+/// The first batch of a segment. It reveals the segment's checksum seed even if the header is lost.
 #[derive(Clone, Copy)]
 struct FirstBatch {
     seed: u32,
@@ -135,9 +134,9 @@ struct FirstBatch {
     has_moved: bool,
 }
 
-/// Returns true if a file with a damaged header block holds batches that are newer than its
-/// readable header, although the file looks free or unused. A message could contain bytes that look
-/// like such a batch, so the file is not used, and an administrator has to examine it.
+/// Returns true if a segment may look free or unfinished only because its newest header is damaged. The sign of this is
+/// a batch with a message that is newer than the readable header. Because a sender can imitate a batch in the body of a
+/// message, the spool does not trust the batch, and moves the segment to the quarantine.
 fn has_later_batch(
     places: &HeaderSlots,
     next_id: u64,
@@ -163,8 +162,8 @@ fn has_later_batch(
     Ok(false)
 }
 
-/// Reads the first batch of a segment with the seed that follows from its own checksum. The batch
-/// counts only if the checksum of a record confirms the seed.
+/// Reads the first batch of a segment, and computes the segment's checksum seed from the batch header. Because any
+/// bytes yield a seed, the batch counts only if a record's checksum confirms the seed.
 fn first_batch(file: &Arc<dyn DiskFile>, segment_bytes: u64) -> io::Result<Option<FirstBatch>> {
     let mut bytes = [0; BATCH_HEADER_BYTES];
     if read_lossy(&**file, &mut bytes, BATCHES_OFFSET)? < BATCH_HEADER_BYTES {
@@ -176,7 +175,7 @@ fn first_batch(file: &Arc<dyn DiskFile>, segment_bytes: u64) -> io::Result<Optio
     }
     let mut scan = Scan::new(Arc::clone(file), seed, segment_bytes, BodyMode::Skip);
     let mut seen = Vec::new();
-    // Read on until a new message is found, because the first batches may contain only notes.
+    // The first batches may contain only notes about older messages, so read batches until one has a new message.
     let mut first = None;
     for _ in 0..MAX_PROBED_BATCHES {
         let result = scan.next_batch(&mut seen)?;
@@ -195,8 +194,7 @@ fn first_batch(file: &Arc<dyn DiskFile>, segment_bytes: u64) -> io::Result<Optio
     Ok(first)
 }
 
-/// Maximum number of batches at the start of a segment that are searched for the number of a
-/// message.
+/// Limit for the search for a segment's first message: the search ends after this many batches.
 const MAX_PROBED_BATCHES: u32 = 4096;
 
 fn role_of(places: &HeaderSlots, first: Option<FirstBatch>, is_blank: bool) -> FileRole {
@@ -216,20 +214,19 @@ fn role_of(places: &HeaderSlots, first: Option<FirstBatch>, is_blank: bool) -> F
     }
 }
 
-/// Returns true if the first batch is newer than the header that marks the segment as free. The
-/// segment was then taken into use, but the header that says so was lost. Returns false if the
-/// batch is left over from an older use.
+/// Returns true if the first batch was written after the header that marks the segment as free. The segment is then in
+/// use, but the header that says so was lost. Returns false if the batch is left over from an earlier use.
 fn is_later(places: &HeaderSlots, free: &SegmentHeader, first: FirstBatch) -> bool {
     let is_new = first.last_id.is_some_and(|id| id.0 >= free.next_id);
     let is_hinted = places.hints.iter().any(|(_, seed)| *seed == first.seed);
-    // In the first use of a file, any batch is new, because the file was filled with zeros before.
+    // Revision 0 is the first header of a file that contained only zeros, so any batch was written after `free`.
     let is_first_use = free.revision == 0;
     is_first_use || is_new || is_hinted || (!places.bad.is_empty() && first.first_id.is_none() && first.has_moved)
 }
 
-/// Returns true if nothing was ever written at the offset of the first batch. The first header is
-/// synced before any batch is written. Therefore a file with a batch but no header is damaged, and
-/// a file without either was still being made.
+/// Returns true if the file has no batch, because the block for the first batch is still zero. A file without batch and
+/// header was still being made. A file with a batch but no header is damaged, because the first header is synced before
+/// any batch is written.
 fn is_blank(file: &dyn DiskFile) -> io::Result<bool> {
     let mut block = [0; BLOCK as usize];
     let read_bytes = read_lossy(file, &mut block, BATCHES_OFFSET)?;

@@ -1,5 +1,5 @@
-//! Index of the messages that are not done. It holds the locations of each message and its notes.
-//! For each segment, it counts the messages and their bytes, so that an empty segment can be freed.
+//! Remembers where the log contains each unfinished message and its notes. For each segment, it counts the messages and
+//! their bytes, so that an empty segment can be freed.
 use crate::format::OldestUse;
 use crate::segment::{RecordLocation, Segment};
 use crate::{Error, Id};
@@ -14,10 +14,10 @@ pub(crate) struct MessageIndex {
     bytes: u64,
 }
 
-/// Locations of a message and its notes. They take 24 bytes, and the message's id takes 8 more.
+/// An entry takes 24 bytes, and the message's id as its key takes 8 more.
 struct IndexEntry {
     location: RecordLocation,
-    /// Locations of the notes. Most messages have none, so this is kept small by boxing the vector.
+    /// The vector is boxed to keep the entry small, because most messages have no notes.
     #[expect(clippy::box_collection, reason = "a third of a vector's size, for every message")]
     notes: Option<Box<Vec<RecordLocation>>>,
 }
@@ -63,7 +63,7 @@ impl MessageIndex {
         self.segments.front().filter(|_| !is_alone).map(|tenant| (&tenant.segment, tenant.messages))
     }
 
-    /// Returns the oldest use of a segment that is still needed. Segments of earlier uses can be freed.
+    /// Returns the generation of the oldest segment in use, and a lower bound of that segment's message numbers.
     pub(crate) fn oldest_use(&self) -> Option<OldestUse> {
         let header = &self.segments.front()?.segment.header;
         Some(OldestUse { generation: header.generation, first_id: header.first_id() })
@@ -85,8 +85,8 @@ impl MessageIndex {
         self.segments.get(order.checked_sub(oldest)? as usize).map(|tenant| &tenant.segment)
     }
 
-    /// Sets the location of a message. The new record includes all notes of the message, so the
-    /// index forgets the notes' former locations.
+    /// Remembers where a new message was stored, or to where an old one was moved. The new record includes all notes of
+    /// the message, so the index forgets the notes' former locations.
     pub(crate) fn insert(&mut self, id: Id, location: RecordLocation) {
         if let Some(former) = self.messages.insert(id.0, IndexEntry { location, notes: None }) {
             self.subtract(former.location);
@@ -98,7 +98,7 @@ impl MessageIndex {
         }
     }
 
-    /// Adds the location of a note, unless the note's message is done.
+    /// Remembers the location of a note. Ignores the note if its message is done, because nobody needs it any more.
     pub(crate) fn add_note(&mut self, id: Id, location: RecordLocation) {
         if let Some(entry) = self.messages.get_mut(&id.0) {
             entry.notes.get_or_insert_default().push(location);
@@ -151,8 +151,8 @@ impl MessageIndex {
         self.messages.iter().filter(|(_, entry)| is_there(entry)).map(|(id, _)| Id(*id)).collect()
     }
 
-    /// Returns the messages that are stored in the given tails of segments. Each tail is the
-    /// position of a segment, and the offset at which the tail begins.
+    /// Returns the messages whose records may not have been synced. Each pair in `tails` is the position of a segment
+    /// in the log, and the offset in it from which no sync is proven.
     pub(crate) fn messages_after(&self, tails: &[(u64, u64)]) -> Vec<Id> {
         let is_there = |location: RecordLocation| {
             tails.iter().any(|(order, from)| location.position == *order && location.offset() >= *from)
@@ -191,9 +191,9 @@ impl SharedIndex {
         lock(&self.0)
     }
 
-    /// Calls `read` with the locations of a message. During the call, the message may be moved, and
-    /// its segment reused. Wrong bytes therefore count as damage only if the message is still at
-    /// the same location. Otherwise `read` is called again with the new location.
+    /// Looks up where a message and its notes are stored, and lets `read` read them from there. During the call, the
+    /// message may be moved, and its segment reused. Wrong bytes therefore count as damage only if the message is still
+    /// at the same location. Otherwise `read` is called again with the new location.
     pub(crate) fn read<T>(
         &self,
         id: Id,

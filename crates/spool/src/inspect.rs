@@ -26,7 +26,7 @@ pub struct Inspection {
 /// A file of a spool, as the inspection found it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SegmentInfo {
-    /// Name of the file in the spool's directory.
+    /// Name of this segment's file in the spool's directory.
     pub name: String,
     /// State of the file, according to its header.
     pub state: SegmentState,

@@ -19,11 +19,10 @@
 //! # }
 //! ```
 //!
-//! One thread commits all messages. Messages that arrive while it is writing form the next batch,
-//! which takes one write and one sync. Batches grow with the load, so there is no timer and no
-//! batch size to tune. The spool returns a [`Stored`] only for a message that is durable, and
-//! nothing else can create that value. The progress of a message, such as a finished recipient, is
-//! written with a later batch. A crash may therefore repeat work, but never loses a message.
+//! One thread commits all messages. Messages that arrive while it is writing form the next batch, which takes one write
+//! and one sync. Batches grow with the load, so there is no timer and no batch size to tune. A [`Stored`] value proves
+//! that a message is durable, because only the spool can create one. Progress of a message, such as a delivery to one
+//! recipient, is written with a later batch, so a crash may repeat work but never loses a message.
 //!
 //! | file | what it does |
 //! |---|---|

@@ -19,23 +19,23 @@ use std::sync::Arc;
 
 pub(crate) struct LoadedSpool {
     pub(crate) index: MessageIndex,
-    /// Used segments with the offsets at which their batches end, from the oldest on.
+    /// Segments in use from the oldest to the newest, each with the offset at which its last batch ends.
     pub(crate) used: Vec<(Arc<Segment>, u64)>,
     pub(crate) free_segments: Vec<FreeSegment>,
-    /// Names of files that hold no messages and will not be used, such as segments that were still
-    /// being made.
+    /// Names of segment files that hold no messages and will be removed, such as a file whose creation a crash
+    /// interrupted.
     pub(crate) unfinished: Vec<String>,
     pub(crate) illegible: Vec<(String, Arc<dyn crate::DiskFile>)>,
     pub(crate) resume_point: ResumePoint,
     pub(crate) damage: Vec<Damage>,
     pub(crate) damaged_bodies: Vec<Id>,
-    /// Messages that can be read but may be missing on the media, because nothing proves that their
-    /// sync succeeded.
+    /// Readable messages that may not be on the disk, because nothing proves that an earlier
+    /// process synced them.
     pub(crate) unproven: Vec<Id>,
     pub(crate) cut_bytes: u64,
     pub(crate) next_file: u64,
     pub(crate) newest: Option<NewestSegment>,
-    /// The oldest use of a segment that must still exist, according to all headers and `newest`.
+    /// The oldest segment that is still needed according to all headers and the file `newest`. Its absence is damage.
     oldest: OldestUse,
     pub(crate) spool: u64,
 }
@@ -85,8 +85,8 @@ pub(crate) fn load(disk: &dyn Disk) -> Result<LoadedSpool, Error> {
         })?);
     }
     reading.spool = spool_of(&files, reading.newest.as_ref());
-    // Ignore a file `newest` that belongs to another spool, because it proves nothing about this
-    // one.
+    // Ignore the file `newest` if it belongs to another spool, because it does not describe these
+    // segments.
     reading.newest = reading.newest.filter(|newest| newest.spool == reading.spool);
     reading.oldest = reading.newest.map_or(OldestUse::default(), |newest| newest.oldest);
     let candidates: Vec<_> = files.into_iter().filter_map(|file| reading.classify(file)).collect();
@@ -95,8 +95,8 @@ pub(crate) fn load(disk: &dyn Disk) -> Result<LoadedSpool, Error> {
     Ok(reading)
 }
 
-/// Returns the random number of the spool to which most files belong, or a new number for a new
-/// spool. If two spools have equally many files, the file `newest` decides.
+/// Returns the random number of the spool to which most files belong, or a new number for a new spool. If two spools
+/// have equally many files, chooses the spool to which the file `newest` belongs.
 fn spool_of(files: &[ExaminedFile], newest: Option<&NewestSegment>) -> u64 {
     let mut votes: HashMap<u64, usize> = HashMap::new();
     for spool in files.iter().filter_map(ExaminedFile::spool).chain(newest.map(|newest| newest.spool)) {
@@ -129,8 +129,8 @@ impl LoadedSpool {
         self.damage.iter().any(|damage| damage.kind == DamageKind::Foreign && damage.segment == name)
     }
 
-    /// Returns the content that the file `newest` should have from now on, and whether it must be
-    /// written at once.
+    /// Returns the new content of the file `newest`, and true if it must be written at once instead of with the next
+    /// new segment.
     pub(crate) fn newest_record(&self) -> (NewestSegment, bool) {
         let ResumePoint { next_generation, next_id, .. } = self.resume_point;
         let oldest =
@@ -153,21 +153,21 @@ impl LoadedSpool {
                 (NewestSegment::open(&header, 0, next_id, oldest), false)
             }
         };
-        // Write `newest` before the unfinished and illegible files are removed, because their
-        // headers may be the only proof that segments were freed.
+        // Each header proves which older segments were freed. Save this proof in `newest` now, because the latest
+        // header may be in an unfinished or illegible file, which is removed next.
         let loses_proof = !(self.unfinished.is_empty() && self.illegible.is_empty());
         (NewestSegment { oldest, ..newest }, is_new || loses_proof)
     }
 
-    /// Drops free segments that have holes, as in a copied directory. A write into a hole can fail
-    /// for lack of space.
+    /// Drops free segments whose files are sparse, for example in a copied directory. A write into
+    /// a hole could fail for lack of disk space.
     pub(crate) fn drop_sparse_segments(&mut self) {
         let is_sparse = |spare: &mut FreeSegment| !spare.file.is_allocated().unwrap_or(true);
         self.unfinished.extend(self.free_segments.extract_if(.., is_sparse).map(|spare| spare.name));
     }
 
-    /// Adds a free, unfinished or unreadable file to the list of such files, and reports damage to
-    /// its header. Returns the file instead if it is a segment in use.
+    /// Sorts a file by its state, and reports damage to its header. If the file is a segment in use, returns it.
+    /// Otherwise adds the file to the list of free, unfinished or unreadable files.
     fn classify(&mut self, look: ExaminedFile) -> Option<SegmentCandidate> {
         let is_foreign = look.spool().is_some_and(|spool| spool != self.spool);
         let ExaminedFile { name, file, bytes, file_bytes, role, header, bad_slots: bad_places } = look;
@@ -178,8 +178,8 @@ impl LoadedSpool {
             return None;
         }
         for at in &bad_places {
-            // Damage to a header alone costs no message, because the batches of its segment are
-            // either found without the header, or their loss is reported separately.
+            // Report no lost messages for a damaged header, because the batches after it can often be read without it.
+            // If they cannot, the whole segment is reported as damaged.
             self.damage.push(header_damage(&name, *at, HEADER_BYTES as u64, Cost::Nothing));
         }
         if let Some(header) = header {
@@ -196,8 +196,8 @@ impl LoadedSpool {
             }
             FileRole::Headerless { generation: use_number, seed, first_id } => {
                 if bad_places.is_empty() {
-                    // No header block is damaged, so the segment's last header never reached the
-                    // disk: the host crashed, or the disk lost the write.
+                    // The header blocks are intact but older than the batches, so the last header
+                    // never reached the disk: the host crashed, or the disk lost the write.
                     self.damage.push(header_damage(&name, 0, HEADER_BYTES as u64, Cost::Nothing));
                 }
                 let header = SegmentHeader {
@@ -229,8 +229,8 @@ impl LoadedSpool {
         None
     }
 
-    /// Raises `self.oldest` if this header expects segments only from a later use on. The highest
-    /// value of all headers is right, because a later header knows of more freed segments.
+    /// Updates `self.oldest` with the oldest segment that was still needed when a header was written. Segments are
+    /// freed in order, so of all headers, the last one written names the highest generation.
     fn expect(&mut self, oldest: OldestUse) {
         if oldest.generation > self.oldest.generation {
             self.oldest = oldest;
@@ -254,8 +254,8 @@ impl LoadedSpool {
                 (None, Some(after)) => after.saturating_sub(1),
             };
             candidate.segment.header.generation = known.generation.unwrap_or(guess);
-            // Assume the durability setting of the neighboring segment, because the setting rarely
-            // changes.
+            // The segment's durability setting was lost with its header. Take the setting of a neighboring segment,
+            // because it rarely changes.
             let neighbor = row.get(at).or(row.get(at.wrapping_sub(1)));
             candidate.segment.header.is_synced = neighbor.is_none_or(|neighbor| neighbor.segment.header.is_synced);
             self.resume_point.next_generation =
@@ -265,8 +265,8 @@ impl LoadedSpool {
         self.without_freed(row)
     }
 
-    /// Leaves out the oldest segment if it was probably freed: one of its two header blocks is
-    /// damaged, and the segment after it is missing.
+    /// Leaves out the oldest segment if one of its two header blocks is damaged and the segment
+    /// after it is missing. The damaged block probably marked it as free.
     fn without_freed(&mut self, mut row: Vec<SegmentCandidate>) -> Vec<SegmentCandidate> {
         let is_gap = |row: &[SegmentCandidate]| {
             let [first, second, ..] = row else { return false };
@@ -282,8 +282,8 @@ impl LoadedSpool {
 
     fn replay_segments(&mut self, row: Vec<SegmentCandidate>) -> Result<(), Error> {
         let newest = self.newest;
-        // If a file is unreadable, do not report the newest segment as missing, because the file
-        // may be that segment.
+        // An unreadable file may be the newest segment, so do not also report that segment as
+        // missing.
         let is_illegible = self.illegible.iter().any(|(name, _)| !self.is_foreign(name));
         let is_missing =
             |newest: &NewestSegment| newest.generation >= self.resume_point.next_generation && !is_illegible;
@@ -330,9 +330,8 @@ impl LoadedSpool {
     }
 }
 
-/// Returns the position of a used segment without a header. The position follows from the segment's
-/// generation if that is known. Otherwise it follows from the first message: earlier segments were
-/// begun before that message's number was given, and later segments after it.
+/// Returns the position in the log of a segment that lost its header. If its generation is unknown, compares the number
+/// of its first message with the other segments, because later segments begin with higher message numbers.
 fn insert_position(row: &[SegmentCandidate], known: HeaderlessUse, oldest: OldestUse) -> usize {
     let is_before = |candidate: &SegmentCandidate| {
         let header = &candidate.segment.header;
@@ -343,9 +342,8 @@ fn insert_position(row: &[SegmentCandidate], known: HeaderlessUse, oldest: Oldes
         }
     };
     if known.generation.is_none() && known.first_id.is_none() {
-        // Notes and moved messages do not show the position of their segment, so assume that the
-        // segment fills a gap: before the first segment if an older one is missing, else where
-        // exactly one segment is missing, else at the end.
+        // Only new messages show a segment's position in the log. Without them, assume that the segment is the missing
+        // oldest one, or else one that is missing between two neighbors. If there is no such gap, put it at the end.
         let is_oldest_missing = |first: &SegmentCandidate| first.segment.header.generation > oldest.generation;
         if oldest.generation > 0 && row.first().is_some_and(is_oldest_missing) {
             return 0;

@@ -24,13 +24,13 @@ pub(crate) struct Log {
     /// The segment that is being written. `None` after opening, because the last segment of an
     /// earlier run is never continued.
     current: Option<CurrentSegment>,
-    /// Offset at which the last segment of the previous run ends, for the header of the next segment.
+    /// Offset at which the last batch of the previous run ends. The header of the first new segment records it.
     previous_end: u64,
     next_generation: u64,
     next_id: u64,
     batch: BatchBuilder,
-    /// Changes of the index that take effect when the batch is written. Until then, readers must
-    /// not look for the new records.
+    /// Changes to apply to the index after the batch is written. If they were applied earlier, readers would look for
+    /// records that are not in the file yet.
     changes: Vec<IndexChange>,
     /// Set while the new copy of a moved message is not synced. Until the sync, the old copy is
     /// still needed.
@@ -140,8 +140,8 @@ impl Log {
         let appended = self.append(&RecordParts { record, envelope: note, notes: &[], body: None }, Reserve::Notes);
         match (lazy, appended) {
             (DeferredRecord::Note(id, _), Ok(spot)) => self.changes.push(IndexChange::AddNote(id, spot)),
-            // If there is no room to record that a message is done, remove it from the index all
-            // the same. Only a restart finds it again, and then delivers it twice.
+            // If a full log has no room for the record that a message is done, still remove the message from the index,
+            // so that its segment can be freed. A restart before then delivers the message again.
             (DeferredRecord::Done(id), Ok(_)) => self.changes.push(IndexChange::Remove(id)),
             (lazy, Err(LogWriteError::NoSpace)) => {
                 self.counters.unwritten.add(1);
@@ -168,8 +168,7 @@ impl Log {
         let bytes = content.record.bytes();
         self.segment_pool.lock().check(reserve)?;
         if self.free_bytes() < bytes {
-            // Sync this segment before leaving it, because a later sync covers only the next
-            // segment.
+            // Sync this segment before a new one is begun, because later syncs cover only the new segment's file.
             self.flush(FlushMode::Synced).map_err(LogWriteError::Disk)?;
             if self.free_bytes() < bytes {
                 let wanted = (SEGMENT_OVERHEAD_BYTES + bytes).next_multiple_of(BLOCK);
@@ -190,8 +189,8 @@ impl Log {
 
     fn begin_segment(&mut self, bytes: u64, reserve: Reserve) -> Result<(), LogWriteError> {
         if self.has_unsynced_moves {
-            // Sync the moved messages before leaving the current segment, because later syncs cover
-            // only the next segment, but the old copies may then be freed.
+            // Sync the moved messages now, because later syncs cover only the new segment's file. Otherwise the old
+            // copies of these messages could be freed before the new copies are durable.
             self.sync().map_err(LogWriteError::Disk)?;
         }
         let previous_end = match &self.current {
@@ -215,8 +214,8 @@ impl Log {
         self.index.lock().push_segment(Arc::clone(&segment));
         self.current = Some(CurrentSegment { segment, end: BATCHES_OFFSET, synced: 0 });
         if self.options.durability == Durability::Write {
-            // Sync the header although this mode syncs no batches, because if a crash lost the
-            // header, a restart would report the segment as missing.
+            // If a crash lost the header, a restart would report the segment as missing. So sync the header, although
+            // `durability = "write"` does not require syncs of batches.
             self.sync()?;
         }
         Ok(())
@@ -254,8 +253,8 @@ impl Log {
         Ok(())
     }
 
-    /// Records in the file `newest` which segment is in use. Errors are ignored, because the file
-    /// only helps to notice a loss.
+    /// Records in the file `newest` which segment is in use. Ignores errors, because the spool needs this file only to
+    /// notice that segments are missing.
     fn record_newest(&mut self, state: NewestState) {
         let Some(current) = &self.current else { return };
         let header: &SegmentHeader = &current.segment.header;
@@ -282,9 +281,8 @@ impl Log {
         }
     }
 
-    /// Frees the oldest segments, as long as they hold no unfinished message. Freeing them in order
-    /// loses no note that is still needed, because a note is never in an older segment than its
-    /// message.
+    /// Frees segments from the oldest on, up to the first with an unfinished message. This loses no
+    /// note of an unfinished message, because a note is never in an older segment than its message.
     pub(crate) fn retire(&mut self) -> io::Result<()> {
         while self.index.lock().oldest().is_some_and(|(_, messages)| messages == 0) {
             // The freed segment may hold the old copies of moved messages, so sync the new copies
@@ -304,8 +302,8 @@ impl Log {
         Ok(())
     }
 
-    /// Writes and syncs the collected records, and marks the end of the log with an empty batch.
-    /// Because of the empty batch, a restart does not mistake later damage for a torn end.
+    /// Writes and syncs the collected records, and marks the end of the log with an empty batch. The empty batch proves
+    /// that no crash interrupted a write, so a restart does not mistake later damage for a torn write.
     pub(crate) fn close(&mut self) -> io::Result<()> {
         self.flush(FlushMode::Synced)?;
         self.sync()?;

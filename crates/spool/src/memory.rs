@@ -10,8 +10,8 @@ use std::time::SystemTime;
 pub(crate) struct MemoryBackend {
     state: Mutex<MemoryState>,
     max_bytes: u64,
-    /// Part of the capacity in bytes that new messages may not use. Notices to senders may use it:
-    /// the messages that they are about can then be done, so a full spool can empty itself.
+    /// Bytes of the capacity that only notices to senders may use. An undeliverable message is removed only after its
+    /// notice is stored, so without this reserve, a spool full of such messages would stay full.
     reserved_bytes: u64,
 }
 
@@ -24,8 +24,8 @@ struct MemoryState {
 
 impl MemoryBackend {
     pub(crate) fn new(options: &Options) -> Self {
-        // Begin with the current time in nanoseconds, because the ids of earlier runs, which began
-        // with an earlier time, are unknown and must not be used again.
+        // The first id is the current time in nanoseconds. Ids are then higher than those of earlier runs, which are
+        // unknown and must not be used again.
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let next_id = u64::try_from(now.as_nanos()).unwrap_or(1);
         let state = MemoryState { drafts: HashMap::new(), stats: SpoolStats::default(), next_id, is_closed: false };

@@ -1,4 +1,4 @@
-//! Messages to store, proofs that messages are stored, and unfinished messages of an earlier run.
+//! Types that describe a message at its stages: before it is stored, when it is stored, and after a restart.
 use std::fmt;
 use std::sync::Arc;
 
@@ -33,10 +33,10 @@ impl Id {
 pub struct NewMessage {
     /// Time at which the message was received, in nanoseconds of Unix time.
     pub received_ns: u64,
-    /// Everything to be stored with the message except its content. The spool does not interpret
-    /// these bytes.
+    /// Data that the caller wants to keep with the message, such as its sender and recipients. The spool does not
+    /// interpret these bytes.
     pub envelope: Vec<u8>,
-    /// Content of the message. The spool does not copy a large body.
+    /// Content of the message, without the envelope. It is shared, so that the spool need not copy a large body.
     pub body: Arc<[u8]>,
 }
 
@@ -90,31 +90,32 @@ pub(crate) struct NumberedMessage {
     pub(crate) reserve: Reserve,
 }
 
-/// A record that may be written with a later batch: a note, or the fact that a message is done. If
-/// a crash loses the record, some work is only repeated.
+/// A record that may be written with a later batch: a note, or the fact that a message is done. If a crash loses the
+/// record, only some work is repeated, for example a delivery.
 #[derive(Debug)]
 pub(crate) enum DeferredRecord {
     Note(Id, Box<[u8]>),
     Done(Id),
 }
 
-/// Purpose for which a segment is taken. Some segments are reserved, so that a full spool still has
-/// room for the records that let it empty itself.
+/// Purpose of a record, which decides how much of the spool's size it may use. New messages must leave room for the
+/// records without which a full spool could not empty itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reserve {
-    /// The segment is for new messages, which must leave two segments for notes and moved messages.
+    /// New messages. They must leave room for two segments, because notes and moved messages may still need it.
     Messages,
-    /// The segment is for notes, and for notices without which other messages cannot be done. They
-    /// may use one more segment than new messages.
+    /// Notes about the progress of messages, and notices to senders. They must leave room for only one segment, because
+    /// an undeliverable message can leave a full spool only after its notice is stored.
     Notes,
-    /// The segment is for moved messages. Moving them makes room, so they may use all segments.
+    /// Copies of messages that compaction moves from the oldest segment to the end of the log. They may use all
+    /// segments, because the oldest one is freed after the move.
     Moves,
 }
 
 impl Reserve {
-    /// Number of segments that are not available for this purpose. The last segment is for moved
-    /// messages only. Otherwise a single unfinished message in the oldest segment of a full log
-    /// could keep all later segments in use.
+    /// Number of segments that records of this kind must leave free. The last segment is only for messages that
+    /// compaction moves out of the oldest segment. Without it, one unfinished message in the oldest segment of a full
+    /// log could keep all later segments in use.
     pub(crate) fn reserved_segments(self) -> u64 {
         match self {
             Self::Messages => 2,

@@ -1,16 +1,15 @@
-//! The file `newest` contains the number of the newest segment, and the offset at which the log was
-//! closed. Each segment proves that the segments before it must exist, and where they end. Only
-//! this file proves the same for the newest segment.
+//! The file `newest` contains the number of the newest segment, and the offset at which the log was closed. For every
+//! older segment, the header of the next segment shows that it exists and where it ends. No segment follows the newest
+//! one, so the file `newest` shows both.
 //!
-//! The file also names the oldest use of a segment that is still needed. While the file of a freed
-//! segment exists, its header proves that the segment was freed. Removing it destroys this proof,
-//! so `newest` is written before the removal.
+//! The file also names the oldest segment that is still needed, so that a restart does not report older ones as
+//! missing. The header of a freed segment also proves that the segment was freed, but is lost when the segment's file
+//! is removed. The spool therefore updates `newest` before it removes the file.
 //!
-//! The file only helps to notice a loss. If it cannot be read, or cannot be written when a new
-//! segment is begun, the spool accepts mail as before. Only the loss of the newest segment, or of
-//! its end, then goes unnoticed. The file is written only after the first sync of a segment, so it
-//! never names a segment that a power failure can take back. Records are written to two places
-//! alternately, so a torn write leaves the last record intact.
+//! The spool accepts mail even if `newest` cannot be read, or cannot be written when a new segment is begun. Without
+//! the file, the spool only fails to notice a loss of the newest segment or of its end. A new segment is recorded here
+//! only after its first sync, because a power failure could undo the segment before that. Records are written to two
+//! places alternately, so a torn write leaves the last record intact.
 use crate::disk::{Disk, DiskFile, read_with_retry};
 use crate::format::{OldestUse, SegmentHeader, checksum};
 use std::io::{self, ErrorKind, IoSlice};
@@ -19,7 +18,7 @@ use std::sync::Arc;
 pub(crate) const NAME: &str = "newest";
 const MAGIC: &[u8; 8] = b"mrnewest";
 const VERSION: u32 = 3;
-/// Distance in bytes between the two records in the file. The records are in different sectors,
+/// Distance in bytes between the two places to which records are written by turns. The places are in different sectors,
 /// because a crash may tear the sector that is being written.
 const SECTOR_BYTES: u64 = 512;
 const RECORD_BYTES: usize = 92;
@@ -29,21 +28,21 @@ pub(crate) struct NewestSegment {
     pub(crate) state: NewestState,
     pub(crate) generation: u64,
     pub(crate) file_number: u64,
-    /// Lowest number that a new (not moved) message in the segment can have.
+    /// Lower bound of the segment's message numbers, except for messages that compaction moved there.
     pub(crate) first_id: u64,
-    /// Next message number at the time when this record was written. All smaller numbers had
-    /// already been given to messages.
+    /// Number that the next new message would have got when this record was written. All smaller numbers had already
+    /// been given to messages.
     pub(crate) next_id: u64,
     /// Offset of the batch that closed the log, or 0 if the log is open. Everything before the
     /// offset had been synced.
     pub(crate) closed_at: u64,
-    /// The oldest use of a segment that was still needed when this record was written. Earlier uses had ended.
+    /// The oldest segment that was still needed when this record was written. All older ones had been freed.
     pub(crate) oldest: OldestUse,
     pub(crate) spool: u64,
 }
 
 impl NewestSegment {
-    /// Returns the record of an open log whose newest segment has this header.
+    /// Returns the record to write to the file `newest` while the log is open. `header` belongs to the newest segment.
     pub(crate) fn open(header: &SegmentHeader, file_number: u64, next_id: u64, oldest: OldestUse) -> Self {
         let SegmentHeader { generation, spool, .. } = *header;
         let first_id = header.first_id();
@@ -53,7 +52,7 @@ impl NewestSegment {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NewestState {
-    /// The log is open, so more messages may have followed.
+    /// The log was open when this record was written, so more messages may have been stored later.
     Open = 1,
     /// The log was closed after the last message, so nothing follows [`NewestSegment::closed_at`].
     Closed = 2,
@@ -65,21 +64,21 @@ pub(crate) struct NewestFile {
     disk: Arc<dyn Disk>,
     file: Option<Arc<dyn DiskFile>>,
     revision: u64,
-    /// Generation of the oldest use of a segment that is still needed, according to the last record
-    /// that this process has synced. It is 0 before the first record.
+    /// Generation of the oldest segment still needed, according to the last record that this process has synced. 0 if
+    /// this process has not synced any record yet.
     recorded_oldest: u64,
 }
 
 impl NewestFile {
     pub(crate) fn new(disk: &Arc<dyn Disk>) -> Self {
         let revision = read_file(&**disk).map_or(0, |(revision, _)| revision);
-        // Begin with 0 whatever the file says, because a killed process may have left the file's content only in the
-        // page cache. If a segment were removed because of this content, a power failure could lose the content but not
-        // the removal.
+        // Do not take `recorded_oldest` from the file `newest`, because a killed process may have left it only in the
+        // page cache. If a segment were removed because of this value, a power failure could destroy the value, and a
+        // restart would report the segment as missing.
         Self { disk: Arc::clone(disk), file: None, revision, recorded_oldest: 0 }
     }
 
-    /// Returns true if a record that this process has synced proves that the segment was freed.
+    /// Returns true if a record that this process has synced proves that the segment `generation` was freed.
     pub(crate) fn proves_release(&self, generation: u64) -> bool {
         generation < self.recorded_oldest
     }

@@ -8,23 +8,24 @@ pub enum Durability {
     /// The message has been synced, so it survives a power failure.
     #[default]
     Sync,
-    /// The message has been written to the kernel. It survives the death of the process, but not a
-    /// failure of the host.
+    /// The kernel has received the message, but need not have synced it. It survives the death of the process, but not
+    /// a failure of the host.
     Write,
     /// The message is only in memory and does not survive the process. The spool does not even open
     /// its directory.
     Memory,
 }
 
-/// Options with which a spool is opened. Sizes that contradict each other are adjusted.
+/// Settings with which [`Spool::open`](crate::Spool::open) opens a spool, such as its size and durability. Sizes that
+/// contradict each other are adjusted.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Size of a segment in bytes. A message that does not fit gets a larger segment of its own.
     /// The size is reduced if `max_bytes` would hold fewer than eight segments.
     pub segment_bytes: u64,
-    /// Disk space in bytes that the spool may use, including free segments. The size of one segment
-    /// is reserved for notes and notices, and the space of another for moved messages, so that a
-    /// full spool can empty itself.
+    /// Disk space in bytes that the spool may use, including free segments. New messages must leave room for two
+    /// segments. A full spool needs this room for notes, notices to senders and moved messages, without which it could
+    /// not empty itself.
     pub max_bytes: u64,
     /// Maximum size of a body in bytes, at most 4 GiB less 64 KiB, which is the limit of a record.
     pub max_message_bytes: u64,
@@ -42,8 +43,8 @@ pub enum OnDamage {
     /// subdirectory `quarantine`.
     #[default]
     Quarantine,
-    /// The spool is not opened ([`Error::DamageRefused`](crate::Error::DamageRefused)), and nothing
-    /// is changed. Damage that costs nothing, or that is already in the quarantine, is permitted.
+    /// The spool is not opened ([`Error::DamageRefused`](crate::Error::DamageRefused)), and nothing is changed. Damage
+    /// that loses nothing, or that an earlier start has copied to the quarantine, does not prevent opening.
     Refuse,
 }
 
@@ -72,12 +73,13 @@ impl Options {
         self.clone().fitted().max_stored_bytes_for(Reserve::Messages)
     }
 
-    /// Like [`Options::max_stored_bytes`], for any purpose. The caller must first adjust the options with
-    /// [`Options::fitted`], because the reserve could exceed `max_bytes` otherwise.
+    /// Returns the size of the largest message that fits into an empty spool. `reserve` decides how many segments the
+    /// message must leave free. The caller must first adjust the options with [`Options::fitted`], because the reserve
+    /// could otherwise exceed `max_bytes`.
     pub(crate) fn max_stored_bytes_for(&self, reserve: Reserve) -> u64 {
         let unreserved_bytes = self.max_bytes - reserve.reserved_segments() * self.segment_bytes;
-        // Allow a segment only half of the space, because a spool keeps its current segment, which may be as large,
-        // until the next one is begun.
+        // While the spool makes a segment for a large message, it still keeps the current segment, which may be just as
+        // large. So each may use half of the space that is not reserved.
         let segment_bytes = unreserved_bytes / 2 / BLOCK * BLOCK;
         // Subtract 7 bytes for padding, because records are multiples of 8 bytes.
         segment_bytes - SEGMENT_OVERHEAD_BYTES - RECORD_HEADER_BYTES as u64 - 7

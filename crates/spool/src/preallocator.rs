@@ -8,8 +8,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 use std::{io, thread};
 
-/// Maximum pause after a write of zeros. A pause lasts as long as the write did, so without this
-/// limit, a stall of the disk would delay the segment twice.
+/// Maximum pause between two writes of zeros to a new segment. A pause lasts as long as the write before it, so without
+/// this limit, a write that stalls for a second would be followed by a pause of a second.
 const MAX_WRITE_DELAY: Duration = Duration::from_millis(50);
 
 pub(crate) struct SharedSegmentPool {
@@ -29,7 +29,7 @@ impl SharedSegmentPool {
         lock(&self.pool)
     }
 
-    /// Takes a segment of exactly `bytes` bytes. If no such segment is ready or being made, makes
+    /// Takes a free segment of exactly `bytes` bytes from the pool. If no such segment is ready or being made, makes
     /// one now. Only one thread makes segments at a time, so that the spool stays within its limit.
     pub(crate) fn take(&self, bytes: u64, reserve: Reserve) -> Result<FreeSegment, crate::segment_pool::LogWriteError> {
         let mut pool = self.lock();
@@ -54,17 +54,15 @@ impl SharedSegmentPool {
         self.changed.notify_all();
     }
 
-    /// Pauses for as long as the last write kept the disk busy. Meanwhile the commit thread can do
-    /// the syncs for which senders wait. Does not pause if the commit thread itself waits for this
-    /// segment.
+    /// Pauses the preallocation for as long as the last write kept the disk busy. Meanwhile the commit thread can do
+    /// the syncs for which senders wait. Does not pause if the commit thread itself waits for the new segment.
     fn throttle(&self, busy: Duration) {
         if !self.is_awaited.load(Ordering::Relaxed) {
             thread::sleep(busy.min(MAX_WRITE_DELAY));
         }
     }
 
-    /// Makes a segment whenever no free segment is left and there is room for one. Returns when the
-    /// pool is closed.
+    /// Makes a segment whenever no free segment is left and there is room for one. Returns when the spool is closed.
     pub(crate) fn run(self: &Arc<Self>) {
         let mut pool = self.lock();
         loop {

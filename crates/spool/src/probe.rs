@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 /// Envelope of the measured messages. It is about as long as a relay's envelope with one recipient.
 const ENVELOPE: [u8; 120] = [b'e'; 120];
-/// Seed of the checksums. It is fixed because nobody reads the batches again.
+/// Seed of the checksums. It need not be random, because nobody reads the measured batches.
 const SEED: u32 = 0x6d72_7031;
 
-/// A segment that is used only for measuring. Its file is removed when this value is dropped.
+/// Measures how fast a disk stores batches. They go to a file of their own, which is removed when the probe is dropped.
 pub struct DiskProbe {
     disk: RealDisk,
     name: String,
@@ -26,7 +26,7 @@ pub struct DiskProbe {
     next_id: u64,
 }
 
-/// Measurement of a batch that was written and synced.
+/// Size of a batch, and the time that [`DiskProbe::commit`] took to write and sync it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProbeCommit {
     /// Number of bytes written, including the padding to whole blocks.
@@ -48,7 +48,7 @@ impl DiskProbe {
         }
         let disk = RealDisk::new(directory)?;
         let file = disk.create(name)?;
-        // Dropping `probe` removes the file even if a later step fails.
+        // Build the `DiskProbe` before the steps that may fail, because its destructor removes the file.
         let probe = Self {
             disk,
             name: name.to_owned(),
@@ -74,8 +74,7 @@ impl DiskProbe {
         Ok(system.f_bavail.saturating_mul(system.f_frsize))
     }
 
-    /// Returns the path of the file that is used for measuring. The file is removed when this value
-    /// is dropped.
+    /// Returns the path of the file to which [`Self::commit`] writes. The file is removed when the probe is dropped.
     pub fn path(&self) -> PathBuf {
         self.disk.directory().join(&self.name)
     }

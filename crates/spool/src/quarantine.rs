@@ -10,12 +10,12 @@ use std::sync::Arc;
 
 const COPY_CHUNK_BYTES: u64 = 1 << 20;
 
-/// Returns the name for a copy of damaged bytes. It consists of the segment's name, its checksum
-/// seed, the offset, and the kind of damage.
+/// Returns the path, in the spool's directory, to which damaged bytes are copied. It consists of the segment's name,
+/// its checksum seed, the offset, and the kind of damage.
 fn copy_name(damage: &Damage, reading: &LoadedSpool) -> String {
     if let (DamageKind::Body, [id]) = (damage.kind, &damage.messages[..]) {
-        // Leave the offset out of the name, because a moved message keeps its number but not its
-        // offset.
+        // Name the copy after the message instead of its offset, which changes when the message is
+        // moved in the log.
         return format!("quarantine/message-{id}");
     }
     let used_segment = reading.used.iter().find(|(segment, _)| segment.name == damage.segment);
@@ -56,8 +56,8 @@ enum CopyState {
     /// The copy is incomplete, because a crash interrupted the copying.
     Partial,
     Whole,
-    /// The file is a copy of other bytes. This can happen because a new segment may get the name of
-    /// a lost or removed one.
+    /// The quarantine has a copy with this name, but of other damage. This can happen because a new segment may get the
+    /// name of a lost or removed one.
     Foreign,
 }
 
@@ -87,8 +87,8 @@ fn compare_copy(damage: &Damage, file: &dyn DiskFile, copy: &dyn DiskFile) -> io
         return Ok(CopyState::Whole);
     }
     let expected = end_of(damage, file)? - damage.offset.min(file.bytes()?);
-    // Accept a longer copy, because the copy of a whole segment begins with its header and has the
-    // same name as a copy of the header alone.
+    // Accept a copy that contains more than the damaged bytes. For a damaged header, an earlier start may have found
+    // the whole segment unreadable, and copied all of it under the same name.
     let mut is_equal = bytes >= expected;
     let mut is_part = bytes <= expected;
     let mut one = Vec::new();
@@ -99,8 +99,8 @@ fn compare_copy(damage: &Damage, file: &dyn DiskFile, copy: &dyn DiskFile) -> io
         read_lossy(file, &mut one, at)?;
         let read_bytes = read_lossy(copy, &mut other, at - damage.offset)?;
         is_equal &= one == other;
-        // Accept zeros in a partial copy, because bytes that were not synced before a crash read as
-        // zeros.
+        // Accept zeros in a partial copy: a crash may have interrupted the copying before these
+        // bytes were synced.
         is_part &= other[..read_bytes].iter().zip(&one).all(|(copied, octet)| *copied == 0 || copied == octet);
     }
     Ok(match (is_equal, is_part) {
@@ -122,9 +122,9 @@ fn parts(damage: &Damage, file: &dyn DiskFile) -> io::Result<impl Iterator<Item 
     Ok(parts.map(move |at| (at, (end - at).min(COPY_CHUNK_BYTES) as usize)))
 }
 
-/// Copies the damaged bytes, and returns when the copies are durable. A torn end is copied only if
-/// there is room. If other damage cannot be copied, this fails, so that the spool is not changed
-/// before its damaged bytes are safe.
+/// Copies the damaged bytes, and returns when the copies are durable. Fails if damage cannot be copied, so that the
+/// spool is not changed before its damaged bytes are safe. The incomplete end that a crash leaves behind is an
+/// exception: if it cannot be copied, the spool is opened nevertheless.
 pub(crate) fn copy_damage(disk: &dyn Disk, reading: &LoadedSpool) -> Result<(), Error> {
     let mut is_any = false;
     // Skip a missing file, because it has no bytes to copy.

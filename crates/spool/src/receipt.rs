@@ -1,4 +1,4 @@
-//! The receipt of a message that is being stored. It is a future that any runtime can await.
+//! Receipts are futures that tell a caller when its message or its notes are durable. Any runtime can await them.
 use crate::message::Stored;
 use crate::stats::SpoolCounters;
 use crate::{Error, Id};
@@ -48,10 +48,8 @@ fn block_on<F: Future + Unpin>(mut future: F) -> F::Output {
     }
 }
 
-/// Receipt of [`Spool::sync_notes`]. Resolves when the notes are as durable as the spool's options
-/// promise for a message.
-///
-/// [`Spool::sync_notes`]: crate::Spool::sync_notes
+/// Resolves when the notes added before [`Spool::sync_notes`](crate::Spool::sync_notes) was called are as durable as
+/// the spool's options promise for a message.
 #[derive(Debug)]
 #[must_use = "only the receipt tells whether the notes are durable"]
 pub struct NotesReceipt {
@@ -59,8 +57,6 @@ pub struct NotesReceipt {
     unwritten: Option<UnwrittenNotes>,
 }
 
-/// The spool's counters, and the number of unwritten notes when the caller took its
-/// [`NotesMark`](crate::NotesMark).
 #[derive(Debug)]
 struct UnwrittenNotes {
     counters: Arc<SpoolCounters>,
@@ -68,7 +64,7 @@ struct UnwrittenNotes {
 }
 
 impl NotesReceipt {
-    /// Creates a receipt for notes. Its id is a placeholder, because notes have no id.
+    /// Creates a receipt that resolves with a batch. Its id is a placeholder, because only messages have ids.
     pub(crate) fn of_batch(ticket: Arc<BatchStatus>, place: u32) -> Self {
         Self { receipt: Receipt::of_batch(ticket, place, Id(0)), unwritten: None }
     }
@@ -77,8 +73,7 @@ impl NotesReceipt {
         Self { receipt: Receipt::resolved(outcome.map(|()| Id(0))), unwritten: None }
     }
 
-    /// Makes the receipt fail if the counter of unwritten notes is no longer `before` when the
-    /// receipt resolves, because a note is then missing.
+    /// Makes the receipt fail if the number of unwritten notes has risen above `before`, because a note is then lost.
     pub(crate) fn fail_if_unwritten(mut self, counters: &Arc<SpoolCounters>, before: u64) -> Self {
         self.unwritten = Some(UnwrittenNotes { counters: Arc::clone(counters), before });
         self
@@ -142,8 +137,8 @@ const INITIAL_WAKERS: usize = 32;
 
 #[derive(Debug)]
 pub(crate) enum BatchOutcome {
-    /// All messages are stored except the listed ones. The list is sorted by the position in the
-    /// batch, so that each receipt can find its entry by binary search.
+    /// All messages of the batch are stored, except the messages in this list, whose errors it contains. The list is
+    /// sorted by the position in the batch, so that each receipt can find its entry by binary search.
     StoredExcept(Vec<(u32, Error)>),
     Failed(Error),
 }
@@ -177,7 +172,7 @@ impl BatchStatus {
         Poll::Pending
     }
 
-    /// Resolves all receipts of the batch. Only the first call has an effect.
+    /// Reports the outcome of the batch to all of its receipts, and wakes their tasks. Only the first call counts.
     pub(crate) fn resolve(&self, outcome: BatchOutcome) {
         let wakers = {
             let mut waiting = self.lock();

@@ -31,8 +31,8 @@ pub(crate) fn recover(disk: &Arc<dyn Disk>, options: &Options) -> Result<Recover
     sync(&**disk, &reading)?;
     quarantine::copy_damage(&**disk, &reading)?;
     reading.drop_sparse_segments();
-    // Write all messages without a proven sync again. If a sync failed in an earlier process, Linux
-    // has marked the pages as clean, so the syncs above succeed although the disk lacks the data.
+    // Write messages again if nothing proves that they were synced. If a sync failed in an earlier process, Linux has
+    // marked the pages as clean, so the syncs above succeed although the disk lacks the data.
     let unproven =
         if options.durability == Durability::Sync { std::mem::take(&mut reading.unproven) } else { Vec::new() };
     if !unproven.is_empty() {
@@ -85,8 +85,8 @@ pub(crate) fn recover(disk: &Arc<dyn Disk>, options: &Options) -> Result<Recover
     })
 }
 
-/// Makes everything durable that was read: file names, headers and batches. Writes of a killed
-/// process may exist only in the page cache, but the spool relies on them from now on.
+/// Syncs all file names, headers and batches that were read. A killed process may have left them only in the page
+/// cache, where a power failure would destroy them.
 fn sync(disk: &dyn Disk, reading: &LoadedSpool) -> Result<(), Error> {
     disk.sync_directory()?;
     for (segment, _) in &reading.used {

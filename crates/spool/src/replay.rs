@@ -1,5 +1,5 @@
-//! Reads the records of all segments in order, and finds out what damage costs. Often only later
-//! records show which messages were lost.
+//! Reads the records of all segments in order, and finds out which messages were lost by damage. Often only later
+//! records show this, for example the number of the next message.
 use crate::damage::{Cost, Damage, DamageKind};
 use crate::format::{BATCHES_OFFSET, BLOCK, OldestUse, RECORD_HEADER_BYTES, RecordKind};
 use crate::index::MessageIndex;
@@ -17,21 +17,21 @@ pub(crate) struct Replay {
     next_id: u64,
     previous_end: u64,
     cut_bytes: u64,
-    /// Tails of segments that may not have been synced: the position of each segment, and the
-    /// offset at which its tail begins.
+    /// Segments that may not have been synced completely. Each entry is a segment's position in the log, and the offset
+    /// from which on no sync is proven.
     unproven: Vec<(u64, u64)>,
-    /// Number of the message that was stored last. Before the first message is found, this is one
-    /// less than the lowest number that the oldest segment may hold.
+    /// Number of the newest message found so far. Before the first message is found, this is the number before the
+    /// first message of the oldest segment.
     last_stored: Option<u64>,
-    /// Unreadable gaps in the log after which no new message has been seen yet. The number of the
-    /// next message will show how many messages a gap may have held.
+    /// Unreadable gaps in the log, of which it is not yet known how many messages they held. The number of the next new
+    /// message will show this.
     pending: Vec<PendingHole>,
-    /// Messages that were found intact or done after the first gap in `pending`. They do not count
-    /// as lost in a gap.
+    /// Messages that are not lost, because an intact copy or a mark that they are done follows the first gap in
+    /// `pending`.
     settled: HashSet<u64>,
     /// Messages that may be lost in a gap in the log, each with the index of the gap in `damage`.
     missing: HashMap<u64, usize>,
-    /// Messages with a damaged body, each with the index of this damage in `damage`.
+    /// Messages with a damaged body. The value is the index at which `damage` describes the damaged body.
     bodies: HashMap<u64, usize>,
     /// Messages of which only notes were seen, because their own records may be lost.
     orphans: HashSet<u64>,
@@ -44,8 +44,7 @@ struct PendingHole {
     records: Option<u64>,
     max_records: u64,
     record: Option<DamagedRecord>,
-    /// Next message number in the header of the following segment. All new messages in the gap have
-    /// smaller numbers.
+    /// Field `next_id` of the first segment after the gap. All new messages in the gap have smaller numbers.
     before: Option<u64>,
 }
 
@@ -94,8 +93,8 @@ impl Replay {
         self.damage.len() - 1
     }
 
-    /// Compares the generation of a segment with the generation of the segment before it, and
-    /// reports doubled and missing segments.
+    /// Reports damage if a segment's generation is not one higher than the generation `before` of the previous segment.
+    /// Equal generations reveal a copied segment, and a larger step reveals missing segments.
     pub(crate) fn check_sequence(&mut self, segment: &Segment, before: u64, is_guess: bool) {
         let number = segment.header.generation;
         if number == before && !is_guess {
@@ -112,8 +111,7 @@ impl Replay {
     /// Reports missing segments at the start of the log. `segment` is the oldest one that was
     /// found, and `oldest` the oldest that must exist.
     pub(crate) fn check_oldest(&mut self, segment: &Segment, oldest: OldestUse) {
-        // Generation 0 means that earlier uses are unknown, because neither a header nor the file `newest` mentions
-        // them.
+        // Generation 0 means that neither a header nor the file `newest` says which segments must exist.
         if oldest.generation > 0 && segment.header.generation > oldest.generation {
             let damage = self.add_damage(segment, 0..0, DamageKind::MissingSegment);
             let after = oldest.first_id.checked_sub(1);
@@ -121,26 +119,27 @@ impl Replay {
         }
     }
 
-    /// Replays a segment, and returns the offset at which it ends. `claimed_end` is this offset
-    /// according to the next segment, or 0 if the batches themselves have to show it.
+    /// Reads the records of a segment, and returns the offset at which its batches end. The next segment or the file
+    /// `newest` may also state this offset. `claimed_end` is what they state, or 0 if they state nothing.
     pub(crate) fn replay_segment(&mut self, segment: &Arc<Segment>, claimed_end: u64) -> Result<u64, Error> {
         self.index.push_segment(Arc::clone(segment));
         if self.last_stored.is_none() && segment.header.next_id > 0 {
-            // The first message of this segment has the number `next_id - 1`, because it got its number before the
-            // header was written, so the message before it has `next_id - 2`.
+            // A message gets its number before the spool begins a segment for it, so this segment's first message is
+            // `next_id - 1`. The last message of the segments before it is therefore `next_id - 2`.
             self.last_stored = Some(segment.header.next_id.saturating_sub(2));
         }
         let bound = Some(segment.header.next_id).filter(|next_id| *next_id > 0);
         self.pending.iter_mut().for_each(|pending| pending.before = pending.before.or(bound));
         let mut scan = Scan::of_segment(segment, BodyMode::Check);
         let mut seen = Vec::new();
-        // Offset at which the segment is cut off if nothing intact follows, or 0 if it must not be cut.
+        // Offset of the part that a crash has torn, or 0 (unknown end of the segment) if intact records follow it.
         let mut cut = None;
         loop {
             match scan.next_part(&mut seen, claimed_end)? {
                 ScanStep::Batch => {
-                    // Record no end for this segment, because an intact batch follows the torn part. An end before the
-                    // torn part would hide the batch, and an end after the batch would turn the torn part into damage.
+                    // An intact batch follows the torn part, so the next segment's header must not state where this
+                    // segment ends (0). The next start ignores batches after a stated end, and reports a torn part
+                    // before this end as damage.
                     cut = cut.map(|_| 0);
                     for one in &seen {
                         self.apply(segment, one);
@@ -182,8 +181,8 @@ impl Replay {
         if !region.was_promised {
             self.cut_bytes += region.batch.filter(|_| seen.is_empty()).map_or(lost, |batch| batch.bytes);
         }
-        // If the region ends with this batch, the number of records in the batch's header tells how many records are
-        // lost.
+        // If the damaged region is a single batch, the number of lost records is known. The batch header states the
+        // total, from which the records that can still be read are subtracted.
         let whole = region.batch.filter(|batch| begin + batch.bytes.next_multiple_of(BLOCK) >= region.range.end);
         let stated = whole.map(|batch| u64::from(batch.records).saturating_sub(seen.len() as u64));
         let mut holes = region.holes.iter().peekable();
@@ -239,10 +238,10 @@ impl Replay {
         }
     }
 
-    /// Records that a message is done, or that an intact record of it was found. The loss of its
-    /// other records then costs nothing.
+    /// Removes a message from the possible losses, because it is done or an intact record of it was
+    /// found.
     fn mark_settled(&mut self, id: Id) {
-        // Skip the hashing if a set is empty, because most spools are undamaged.
+        // Skip empty collections to avoid hashing the message's id. In an undamaged spool, all of them are empty.
         if !self.orphans.is_empty() {
             self.orphans.remove(&id.0);
         }
@@ -257,8 +256,8 @@ impl Replay {
         }
     }
 
-    /// Handles a newly stored message, whose number is the highest so far. Messages with numbers
-    /// between the previous one and this one must have been in the gaps in between.
+    /// Handles a new message, whose number is the highest so far. If numbers are skipped between the previous new
+    /// message and this one, the messages with these numbers were in the unreadable gaps between the two.
     fn resolve_pending(&mut self, id: Id) {
         for pending in std::mem::take(&mut self.pending) {
             self.resolve(&pending, Some(id.0));
@@ -267,12 +266,13 @@ impl Replay {
         self.last_stored = Some(id.0);
     }
 
-    /// Decides which messages were lost in a gap. `next` is the number of the first new message after the gap.
+    /// Decides which messages are lost because their records were in an unreadable gap of the log. `next` is the number
+    /// of the first new message after the gap.
     fn resolve(&mut self, pending: &PendingHole, next: Option<u64>) {
         let next = next.or(pending.before);
         let before_next = next.unwrap_or_else(|| {
-            // Without a later message, no number bounds the loss, so assume that all lost records were messages, if
-            // their number is known.
+            // Without a new message after the gap, no message number shows how many messages the gap contained. If the
+            // number of lost records is known, assume the worst: each record was a new message.
             pending.after.unwrap_or_default().saturating_add(1 + pending.records.unwrap_or(0))
         });
         let first = pending.after.map_or(before_next, |after| after + 1);
@@ -283,8 +283,8 @@ impl Replay {
         match pending.record {
             Some(DamagedRecord::Message(id)) if is_in_row(id) => self.mark_missing(pending.damage, id.0..id.0 + 1),
             Some(DamagedRecord::Message(id)) => {
-                // The number is outside of the gap, because the message had been moved and is older, or because the
-                // number itself is damaged.
+                // The message number in the damaged record does not lie between the numbers before and after the gap.
+                // Either compaction had moved an older message here, or the number itself is damaged.
                 if id.0 < self.next_id {
                     self.mark_missing(pending.damage, id.0..id.0 + 1);
                 }
@@ -301,8 +301,8 @@ impl Replay {
         let damage = &mut self.damage[pending.damage];
         damage.cost = damage.cost.max(cost);
         if next.is_none() && pending.before.is_none() {
-            // The numbers of lost messages are unknown and must not be given again, so skip as many numbers as there
-            // may have been records.
+            // New messages must not get the numbers of lost messages. These numbers are unknown, so skip one number for
+            // each record that may have been in the gap.
             let lost_records = pending.max_records.min(self.next_id);
             self.next_id = self.next_id.saturating_add(lost_records);
         }
@@ -334,7 +334,7 @@ impl Replay {
                 unnamed: 0,
                 is_known: false,
             });
-            // If no segment is left, the lost messages begin with the first one of the oldest segment that must exist.
+            // If all segments are missing, the loss begins with the first message of the oldest segment still needed.
             let first_missing = match (self.last_stored, oldest.first_id) {
                 (Some(last), _) => last + 1,
                 (None, 0) => lost.first_id,
@@ -344,8 +344,8 @@ impl Replay {
         }
         self.next_id = self.next_id.max(next_id);
         if state == NewestState::Open {
-            // The numbers of the lost messages must not be given again, but the last of them is unknown. Doubling
-            // `next_id` skips enough, because the lost segment hardly had more messages than all segments before it.
+            // Double `next_id`, because new messages must not get the numbers of lost messages, whose highest number is
+            // unknown. The lost segment hardly had more messages than the spool had before it.
             self.next_id = self.next_id.saturating_mul(2);
         }
     }
@@ -359,8 +359,8 @@ impl Replay {
         for (id, damage) in self.missing.drain().chain(self.bodies.drain()) {
             self.damage[damage].messages.push(Id(id));
         }
-        // Add messages that are known only from their notes, because if the record of a moved message is lost, its
-        // notes may still be in other segments.
+        // Also report messages of which only notes were found. Gaps between message numbers reveal only lost new
+        // messages, so without the notes, lost messages that compaction had moved would be overlooked.
         if let Some(damage) = self.damage.iter_mut().find(|damage| damage.cost == Cost::Unknown) {
             damage.messages.extend(self.orphans.drain().map(Id));
         }

@@ -36,18 +36,17 @@ pub(crate) enum ScanResult {
 
 #[derive(Debug)]
 pub(crate) enum ScanStep {
-    /// A batch that is intact, except perhaps for the bodies of messages.
+    /// The batch is intact, although the bodies of some of its messages may be damaged.
     Batch,
-    /// A part of the segment without an intact batch. The caller gets the intact records in it.
+    /// A part of the segment is damaged. The caller gets the records in it that are intact.
     Region(DamagedRegion),
     End,
 }
 
-/// A part of a segment that cannot be read as intact batches.
+/// A part of a segment in which batches are damaged. Some of their records may be intact.
 #[derive(Debug)]
 pub(crate) struct DamagedRegion {
-    /// Offsets from the start of a batch to the start of the next readable batch, or to the end of
-    /// the log.
+    /// Begins at a damaged batch. Ends at the next readable batch, or at the end of the log if no batch follows.
     pub(crate) range: Range<u64>,
     pub(crate) damage_offset: u64,
     /// Set if it is proven that the whole region had been synced or, with `durability = "write"`,
@@ -63,16 +62,16 @@ pub(crate) struct Hole {
     pub(crate) range: Range<u64>,
     /// Number of intact records in the region that precede this gap.
     pub(crate) after: usize,
-    /// The damaged record in the gap, if its length field looks right.
+    /// Tells what the gap contained, if it can be read as a single record with a plausible length.
     pub(crate) record: Option<DamagedRecord>,
 }
 
-/// Kind of a damaged record, as far as its fields can be trusted.
+/// Kind of a damaged record, guessed from its other fields because the field for the kind may be damaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DamagedRecord {
     /// The record has fields that only messages have, for example the length of a body.
     Message(Id),
-    /// The record is a note, or a mark that a message is done.
+    /// The record has no such fields. It is a note about a message, or marks a message as done.
     Mark,
 }
 
@@ -91,7 +90,7 @@ impl DamagedRecord {
 
 const KIND_OFFSET: usize = 4;
 
-/// Reads the batches of a segment in order, up to those that an earlier use of the file has left.
+/// Reads the batches of a segment in order. Ignores old batches from before the segment was reused.
 pub(crate) struct Scan {
     window: ReadWindow,
     seed: u32,
@@ -104,14 +103,14 @@ pub(crate) struct Scan {
     bodies: BodyMode,
     at: u64,
     is_closed: bool,
-    /// Offset before which everything had been synced, according to the batches read so far.
+    /// Offset before which everything had been synced, as stated in the headers of the batches read so far.
     synced: u64,
-    /// Offset before which everything had been synced, according to batches after the scan's
-    /// offset.
+    /// Offset before which everything had been synced, according to later batches. `is_stated_promised` reads their
+    /// headers in advance if the scan finds damage.
     later_synced: u64,
     /// Offset up to which the segment was searched for later batches. No part is searched twice.
     searched_to: u64,
-    /// Number of bytes of long records that the search for intact records in damaged parts may still read.
+    /// Bytes of records that the scan may still check in damaged parts. Long records beyond this limit are skipped.
     salvage_budget: u64,
 }
 
@@ -140,7 +139,7 @@ impl Scan {
         Self { file_bytes: segment.file_bytes, is_synced: segment.header.is_synced, ..scan }
     }
 
-    /// Creates a scan for the batch at the offset `at`. It skips bodies, and does not read ahead.
+    /// Creates a scan to read a single batch, at the offset `at`. The scan skips bodies, and does not read ahead.
     pub(crate) fn of_batch(file: Arc<dyn DiskFile>, seed: u32, segment_bytes: u64, at: u64) -> Self {
         let mut scan = Self { at, ..Self::new(file, seed, segment_bytes, BodyMode::Skip) };
         scan.window.ahead = BLOCK;
@@ -151,8 +150,9 @@ impl Scan {
         self.at
     }
 
-    /// Returns the offset after which the segment may not have been synced, or `None` if its end is
-    /// proven. `claimed_end` is the end of the segment according to the next segment.
+    /// Returns the offset after which this segment may not have been synced, or `None` if all of its batches certainly
+    /// were. `claimed_end` is the end of the segment according to the next segment or the file `newest`. They state an
+    /// end only if everything before it was synced.
     pub(crate) fn unproven_from(&self, claimed_end: u64) -> Option<u64> {
         let is_proven = self.is_closed || (claimed_end > 0 && claimed_end == self.at);
         (!is_proven).then_some(self.synced)
@@ -180,8 +180,9 @@ impl Scan {
         Ok(ScanResult::Batch)
     }
 
-    /// Reads the next batch or damaged region, and replaces `seen` by its intact records. `claimed_end`
-    /// is the end of the batches according to another segment or the file `newest`, or 0.
+    /// Reads the next batch or damaged region. Afterwards `seen` contains the intact records of this batch or region.
+    /// `claimed_end` is the offset at which the batches end, according to the next segment or the file `newest`, or 0
+    /// if unknown.
     pub(crate) fn next_part(&mut self, seen: &mut Vec<ScannedRecord>, claimed_end: u64) -> io::Result<ScanStep> {
         seen.clear();
         let begin = self.at;
@@ -230,12 +231,13 @@ impl Scan {
         }
         let stated_end = batch.map_or(begin, |batch| begin + batch.bytes);
         let seen_end = seen.last().map_or(begin, |one| one.at + one.bytes);
-        // Assume that the log ends where the readable part ends, unless a later batch or segment shows that it went on.
+        // Assume that the log ends with the readable part, unless a later batch or segment shows that more was written.
         let is_end = next.is_none() && !is_claimed;
-        // If no header states where the batch ends, the batch may extend into the part that a shortened file has lost.
+        // If the header of the batch is damaged, assume that the batch filled the rest of the segment. In a shortened
+        // file, the missing part then counts as damage and not as the end of the log.
         let seen_to = if batch.is_none() && !is_blank { self.segment_bytes } else { stated_end.max(seen_end) };
-        // A batch header begins with a random number, so zeros prove that the log had ended only if they fill a whole
-        // header.
+        // A batch header begins with a random number, which may contain zeros, so only a whole header of zeros proves
+        // that the log had ended.
         let is_cut_off = is_end && begin < last && seen_to.max(begin + BATCH_HEADER_BYTES as u64) > self.file_bytes;
         let is_last = is_end && !is_cut_off;
         let end = if is_last { stated_end.max(seen_end).next_multiple_of(BLOCK).min(to) } else { to };
@@ -246,15 +248,15 @@ impl Scan {
         let is_stated = batch.is_some() && stated_end.next_multiple_of(BLOCK) == end;
         let was_promised = is_claimed || is_cut_off || self.is_stated_promised(begin)?;
         if !was_promised {
-            // Drop messages of a torn batch whose bodies did not reach the disk, because no client got a 250 for them.
+            // Drop the messages with damaged bodies, because no client got a 250 for a batch that a crash tore.
             seen.retain(|one| !one.is_body_damaged);
         }
         let holes = self.holes(begin, if is_stated { stated_end } else { end }, seen)?;
         Ok(ScanStep::Region(DamagedRegion { range: begin..end, damage_offset, was_promised, batch, holes }))
     }
 
-    /// Finds the first batch after `begin` and before `last`. Also returns whether there are only
-    /// zeros before that batch.
+    /// Searches for the next readable batch between `begin` and `last`, because there is no intact batch at `begin`.
+    /// Also returns whether there are only zeros before the next batch.
     fn next_header(&mut self, begin: u64, last: u64) -> io::Result<(Option<u64>, bool)> {
         let mut is_blank = self.is_blank(begin)?;
         for at in (begin + BLOCK..last.min(self.file_end())).step_by(BLOCK as usize) {
@@ -273,16 +275,15 @@ impl Scan {
         Ok(self.window.bytes(at, length)?.is_none_or(|bytes| *bytes == ZEROS[..bytes.len()]))
     }
 
-    /// Returns the offset after the last block of the file, which is before the segment's end if
-    /// the file was shortened.
+    /// Returns the end of the file's last block. In a shortened file, it lies before the end of the
+    /// segment.
     fn file_end(&self) -> u64 {
         self.file_bytes.next_multiple_of(BLOCK).min(self.segment_bytes)
     }
 
-    /// Returns true if a later batch proves that the bytes at `begin` had been synced. If the
-    /// segment was written without syncs, any later batch is enough, because each batch was
-    /// answered before the next one was written. Each part of the segment is searched only once per
-    /// scan, because a batch proves nothing about the bytes after it.
+    /// Returns true if a later batch shows that the bytes at `begin` had been synced. In a segment without syncs, any
+    /// later batch shows that clients may rely on the bytes: the messages of a batch are answered 250 before the next
+    /// batch is written. The search continues where the last call ended, so it reads no part of the segment twice.
     fn is_stated_promised(&mut self, begin: u64) -> io::Result<bool> {
         self.searched_to = self.searched_to.max(begin + BLOCK);
         while self.later_synced <= begin && self.searched_to < self.file_end() {
@@ -332,15 +333,13 @@ impl Scan {
         self.record(at, to)
     }
 
-    /// Returns the gaps between the batch's header and `end` that contain neither intact records
-    /// nor padding.
+    /// Returns the gaps in a batch, up to `end`, in which records are lost. Padding does not count as a gap.
     fn holes(&mut self, begin: u64, end: u64, seen: &[ScannedRecord]) -> io::Result<Vec<Hole>> {
         let mut holes = Vec::new();
         let mut at = begin + BATCH_HEADER_BYTES as u64;
         let ends = seen.iter().map(|one| (one.at, one.at + one.bytes)).chain([(end, end)]);
         for (after, (next, next_end)) in ends.enumerate() {
-            // Bytes before the first intact record must have held another record, because a batch cannot begin with
-            // padding.
+            // A batch never begins with padding, so any bytes before the first intact record are a lost record.
             let is_first = at == begin + BATCH_HEADER_BYTES as u64;
             if at < next && (is_first || !self.is_padding(at, next)?) {
                 self.divide(at..next, after, &mut holes)?;
@@ -350,8 +349,8 @@ impl Scan {
         Ok(holes)
     }
 
-    /// Splits a gap into the records that it held, as far as their length fields are right. The
-    /// missing end of a shortened file is not split.
+    /// Splits a gap into single damaged records, as far as their length fields look right. The missing end of a
+    /// shortened file remains one gap, because it has no length fields to read.
     fn divide(&mut self, range: Range<u64>, after: usize, holes: &mut Vec<Hole>) -> io::Result<()> {
         let mut at = range.start;
         while at < range.end {
@@ -368,8 +367,8 @@ impl Scan {
         Ok(())
     }
 
-    /// Returns true if the range is the padding of a batch's last block, which the header of
-    /// another batch may follow.
+    /// Returns true if the range held no record, but only the zeros that fill a batch's last block, perhaps followed by
+    /// the header of the next batch.
     fn is_padding(&mut self, from: u64, to: u64) -> io::Result<bool> {
         let block_end = from.next_multiple_of(BLOCK);
         if to < block_end || to > block_end + BATCH_HEADER_BYTES as u64 {
@@ -386,7 +385,8 @@ impl Scan {
         Ok(bytes.and_then(|bytes| BatchHeader::decode(bytes, seed, at, segment_bytes)))
     }
 
-    /// Returns the record at `at` if it ends before `end` and everything except its body is intact.
+    /// Returns the record at `at` if it ends before `end`, and its header, envelope and notes are intact. A damaged
+    /// body is only noted in `is_body_damaged`.
     fn record(&mut self, at: u64, end: u64) -> io::Result<Option<ScannedRecord>> {
         let Some(bytes) = self.window.bytes(at, RECORD_HEADER_BYTES as u64)? else { return Ok(None) };
         let Some(record) = RecordHeader::decode(bytes).filter(|record| record.bytes() <= end - at.min(end)) else {
@@ -407,8 +407,8 @@ impl Scan {
 
 const ZEROS: [u8; BLOCK as usize] = [0; BLOCK as usize];
 
-/// Maximum number of bytes of long records that salvage checks in a segment. Without a limit,
-/// damaged lengths could cause the same bytes to be read again and again.
+/// Limit in bytes for checking records in the damaged parts of a segment. Beyond the limit, long records are skipped,
+/// because damaged lengths could cause the same bytes to be read again and again.
 const SALVAGE_LIMIT: u64 = 1 << 30;
 
 /// Returns the first offset in a block at which a record may begin: a multiple of 8 with a valid
@@ -471,8 +471,8 @@ impl ReadWindow {
     }
 }
 
-/// Reads as much as possible, and replaces blocks that the disk cannot read by zeros. The checksums
-/// of the records reveal these zeros. Returns the number of bytes, including the zeros.
+/// Reads as much as possible, and replaces blocks that the disk cannot read by zeros. The checksums of the records
+/// reveal these zeros. Returns the number of bytes in `buffer` that are set, including these zeros.
 pub(crate) fn read_lossy(file: &dyn DiskFile, buffer: &mut [u8], at: u64) -> io::Result<usize> {
     if let Ok(read) = file.read_at(buffer, at) {
         return Ok(read);

@@ -1,4 +1,4 @@
-//! A used segment, from which single records can be read.
+//! Reads single records of a segment in use.
 use crate::Error;
 use crate::disk::{DiskFile, read_with_retry};
 use crate::format::{RECORD_HEADER_BYTES, RecordHeader, SegmentHeader};
@@ -18,15 +18,15 @@ pub(crate) struct Segment {
     /// Seed of all checksums in this segment. It comes from the header, or from the first batch if
     /// the header was lost.
     pub(crate) seed: u32,
-    /// Position among the used segments, without gaps. It equals the generation, unless a segment
-    /// was missing when the spool was opened.
+    /// Number of the segment in the order of the log, without gaps. It differs from the header's generation only if a
+    /// segment was missing when the spool was opened.
     pub(crate) position: u64,
     /// Set if part of the segment was damaged when the spool was opened. Such a segment is later
     /// removed instead of reused.
     pub(crate) is_damaged: AtomicBool,
 }
 
-/// Location of a record. The type is small because each message that is not done needs one.
+/// Segment, offset and length of a record. The type is small because the index keeps one for each unfinished message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct RecordLocation {
     pub(crate) position: u64,
@@ -59,14 +59,14 @@ impl RecordMetadata {
         &self.bytes[RECORD_HEADER_BYTES..RECORD_HEADER_BYTES + self.record.envelope_bytes as usize]
     }
 
-    /// Returns the joined notes of a moved message. They are empty in any other record.
+    /// Returns the notes that the record of a moved message contains, one after the other. Other records contain none.
     pub(crate) fn notes(&self) -> &[u8] {
         &self.bytes[RECORD_HEADER_BYTES + self.record.envelope_bytes as usize..]
     }
 }
 
-/// Number of bytes of a record that are read at first. For most records, they include the envelope
-/// and notes, so one read is enough.
+/// Number of bytes that the first read of a record fetches. For most records, they include the envelope and notes, so
+/// no second read is needed.
 const METADATA_READ_BYTES: u64 = 1024;
 
 impl Segment {
@@ -81,7 +81,7 @@ impl Segment {
         self.is_damaged.store(true, Ordering::Relaxed);
     }
 
-    /// Returns true if the header of this use was lost, so that the seed came from the first batch.
+    /// Returns true if the segment's header was lost, so that `seed` was computed from the first batch instead.
     pub(crate) fn has_lost_header(&self) -> bool {
         self.seed != self.header.seed()
     }
@@ -122,8 +122,8 @@ impl Segment {
 
     /// Reads the record's body without checking it. Returns `None` if the file ends earlier.
     pub(crate) fn read_body(&self, location: RecordLocation, record: &RecordHeader) -> io::Result<Option<Arc<[u8]>>> {
-        // Collect from an iterator of known length, which allocates the body only once, at its
-        // final address.
+        // Collect from an iterator of known length, which allocates the body only once, directly in
+        // the `Arc`.
         let mut body: Arc<[u8]> = std::iter::repeat_n(0, record.body_bytes as usize).collect();
         let buffer = Arc::get_mut(&mut body).expect("nobody else has it yet");
         let read_bytes = read_with_retry(&*self.file, buffer, location.offset() + record.metadata_bytes())?;

@@ -1,5 +1,4 @@
-//! The pool of free segments. It makes and reuses segments, and keeps the spool within its size
-//! limit.
+//! Makes and reuses segments, and keeps the spool within its size limit.
 use super::message::Reserve;
 use crate::Options;
 use crate::disk::{Disk, DiskFile, with_name};
@@ -12,8 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// A segment that can be taken into use. It contains only zeros, or records of earlier uses that
-/// are no longer needed.
+/// A segment that the log can overwrite, because it contains only zeros, or records that are no longer needed.
 pub(crate) struct FreeSegment {
     pub(crate) name: String,
     pub(crate) file: Arc<dyn DiskFile>,
@@ -21,9 +19,9 @@ pub(crate) struct FreeSegment {
     pub(crate) bytes: u64,
 }
 
-/// Reason why a record could not be written. There is deliberately no conversion from
-/// [`io::Error`], because only a failure to make a segment may count as lack of room. After any
-/// other failed write or sync, the content of the disk is unknown.
+/// Reason why a record could not be written. It deliberately has no `From` implementation for [`io::Error`], because a
+/// full disk may count as [`Self::NoSpace`] only if a segment could not be made. After any other failed write or sync,
+/// the content of the disk is unknown.
 #[derive(Debug)]
 pub(crate) enum LogWriteError {
     /// The spool or the disk has no room for another segment. Nothing was changed.
@@ -32,8 +30,8 @@ pub(crate) enum LogWriteError {
 }
 
 impl LogWriteError {
-    /// Classifies an error of making a segment. The new segment holds nothing yet, so a lack of
-    /// space or of file descriptors does no harm.
+    /// Returns [`Self::NoSpace`] or [`Self::Disk`] for an error in making a segment. If disk space or file descriptors
+    /// ran out, the spool can continue, because the new segment holds no records yet.
     fn from_create(error: io::Error) -> Self {
         let is_out_of_files = [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE].map(|errno| errno.raw_os_error());
         match error.kind() {
@@ -47,9 +45,9 @@ impl LogWriteError {
 pub(crate) struct SegmentPool {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) spool: u64,
-    /// The content that the file `newest` should have. When a segment is freed, only this value
-    /// changes. The file is written when a new segment is first synced, before the file of a freed
-    /// segment is removed, and when the log is closed.
+    /// Record with which the file `newest` is overwritten at the next update. When a segment is freed, this field
+    /// changes, but not yet the file. The record is written to the file when a new segment is first synced, before the
+    /// file of a freed segment is removed, and when the log is closed.
     pub(crate) newest: NewestSegment,
     pub(crate) newest_file: NewestFile,
     pub(crate) segment_bytes: u64,
@@ -80,7 +78,7 @@ pub(crate) fn fit_to_disk(disk: &dyn Disk, options: Options) -> io::Result<Optio
     Ok(Options { segment_bytes: options.segment_bytes.min(bytes / 8), ..options }.fitted())
 }
 
-/// Maximum number of free segments that are kept, unless even more segments are in use.
+/// The spool keeps at most this many free segments, or as many as are in use if that is more.
 const MAX_IDLE_SEGMENTS: u64 = 4;
 
 impl SegmentPool {
@@ -115,9 +113,9 @@ impl SegmentPool {
         Ok(())
     }
 
-    /// Adds a segment that was made in advance to the pool. If making it failed, the commit thread
-    /// tries again when it needs a segment, and reports the error. If another process had created
-    /// the file, the commit thread stops at the next record.
+    /// Takes over the result of making a segment in advance. A segment that was made becomes a free segment. If making
+    /// it failed, the commit thread tries again when it needs a segment, and reports the error. If another process
+    /// created the file first, the next write of a record fails, and the commit thread stops.
     pub(crate) fn put(&mut self, segment: io::Result<FreeSegment>) {
         match segment {
             Ok(spare) => self.free_segments.push(spare),
@@ -149,12 +147,13 @@ impl SegmentPool {
         format!("{}{number:08x}", Self::PREFIX)
     }
 
-    /// Fails if there is no room for records of this purpose, or if another process has created a segment file.
+    /// Fails if the spool is too full for records of this purpose, or if another process has created the next segment's
+    /// file.
     pub(crate) fn check(&mut self, reserve: Reserve) -> Result<(), LogWriteError> {
         match self.foreign_file.take() {
             Some(error) => Err(LogWriteError::Disk(error)),
-            // Check even the current segment, because it may have been taken from a reserve that
-            // not every purpose may use.
+            // Check the whole spool even if the record fits into the current segment. In a full spool, the rest of this
+            // segment may be reserved for notes or for messages that compaction moves.
             None if !self.permits(0, reserve) => Err(LogWriteError::NoSpace),
             None => Ok(()),
         }
@@ -191,8 +190,7 @@ impl SegmentPool {
     }
 
     fn make(&mut self, bytes: u64) -> Result<FreeSegment, LogWriteError> {
-        // Remove free segments, which have another size, if the new segment would not fit
-        // otherwise.
+        // No free segment has the wanted size, so remove free segments until the new one fits.
         while self.bytes() + bytes > self.max_bytes && !self.free_segments.is_empty() {
             self.remove_free_segment().map_err(LogWriteError::Disk)?;
         }
@@ -200,8 +198,8 @@ impl SegmentPool {
         Self::make_file(&*self.disk, &name, self.unused_header(bytes), &|_| ()).map_err(LogWriteError::from_create)
     }
 
-    /// Makes a segment. A crash before it is complete does no harm, because it holds no record yet.
-    /// `throttle` is called [between writes](DiskFile::preallocate).
+    /// Creates the file of a segment. A crash meanwhile does no harm, because the segment holds no
+    /// record yet. Calls `throttle` [between writes](DiskFile::preallocate), so that it can pause.
     pub(crate) fn make_file(
         disk: &dyn Disk,
         name: &str,
@@ -262,9 +260,9 @@ impl SegmentPool {
         self.disk.remove(name)
     }
 
-    /// Frees a segment. When this returns, a power failure cannot bring the segment back. Segments
-    /// must be freed in the order in which they were begun, because a restart would otherwise
-    /// report a gap. `oldest` is the oldest use of another segment that is still needed.
+    /// Frees a segment without unfinished messages: keeps it for reuse, or removes its file. When this returns, a power
+    /// failure cannot bring the segment back. Segments must be freed in the order in which they were begun, because a
+    /// restart would otherwise report a gap. `oldest` is the oldest segment that is still needed afterwards.
     pub(crate) fn retire(&mut self, segment: &Segment, next_id: u64, oldest: OldestUse) -> io::Result<()> {
         self.newest.oldest = oldest;
         self.used_bytes -= segment.bytes;
@@ -278,10 +276,9 @@ impl SegmentPool {
         let end_use = || write_header(&*segment.file, &header).and_then(|()| segment.file.sync_data());
         if is_too_much || is_odd || self.free_segments.len() as u64 >= self.max_free_segments() {
             if segment.has_lost_header() {
-                // Mark the segment as free before removing its file. If a crash prevented the
-                // removal, a restart would otherwise take the old records of a file without a
-                // header for new ones. Ignore errors, because a file that is too damaged for a
-                // header must be removed all the same.
+                // If a crash undid the removal of the file, a restart would take the segment's old records for new
+                // ones. So mark the segment as free first. Ignore errors, because a file that is too damaged to be
+                // marked must still be removed.
                 _ = end_use();
             }
             self.remove(&segment.name, segment.header.generation)?;
@@ -294,7 +291,8 @@ impl SegmentPool {
         Ok(())
     }
 
-    /// Removes free segments of unusual sizes, which may never be needed, and those beyond the maximum number.
+    /// Removes free segments of unusual sizes, which may never be needed. Then removes further free segments until
+    /// there are no more than the maximum number.
     pub(crate) fn remove_odd_sizes(&mut self) -> io::Result<()> {
         let segment_bytes = self.segment_bytes;
         let odd: Vec<_> = self.free_segments.extract_if(.., |spare| spare.bytes != segment_bytes).collect();

@@ -26,8 +26,8 @@ pub struct Spool {
     options: Options,
 }
 
-/// Number of notes that a spool could not write so far, from [`Spool::notes_mark`]. The receipt of
-/// [`Spool::sync_notes`] fails if the number has grown since, because a note is then missing.
+/// Number of notes that the spool had failed to write before a caller added its own notes. If the number has grown
+/// since then, a note is missing, so the receipt of [`Spool::sync_notes`] fails.
 #[derive(Clone, Copy, Debug)]
 pub struct NotesMark(u64);
 
@@ -63,24 +63,24 @@ impl Spool {
         Ok((Self { backend: Arc::new(keeper), options: fitted }, backlog))
     }
 
-    /// Stores a message with the next batch, together with all messages that arrive while the last
-    /// batch is synced. This function does not wait for the disk. The receipt resolves when the
-    /// message is as durable as the options promise.
+    /// Stores a message with the next batch, together with all messages that arrive while the batch before it is
+    /// synced. This function does not wait for the disk. The receipt resolves when the message is as durable as the
+    /// options promise.
     pub fn store(&self, draft: NewMessage) -> Receipt {
         self.store_for(draft, Reserve::Messages, None).0
     }
 
-    /// Stores a message whose body contains its id: the id as text replaces [`Id::TEXT_BYTES`] bytes
-    /// at the offset `id_at`. Returns the receipt, and the body with the id. The caller should not
-    /// hold another reference to the body, because a shared body is copied.
+    /// Stores a message whose body contains its id: the id as text replaces [`Id::TEXT_BYTES`] bytes at the offset
+    /// `id_at`. Returns the receipt, and the body with the id. If the caller holds another reference to the body,
+    /// writing the id requires a copy of the body.
     pub fn store_with_id(&self, draft: NewMessage, id_at: usize) -> (Receipt, Arc<[u8]>) {
         self.store_for(draft, Reserve::Messages, Some(id_at))
     }
 
-    /// Stores a message without which another message cannot be done, for example a notice to the
-    /// sender of an undeliverable message. If there is no room for new messages, the message may use
-    /// the space that is reserved for notes. Otherwise a spool full of undeliverable messages would
-    /// stay full.
+    /// Stores a message without which another message cannot be done, for example the notice to the sender of an
+    /// undeliverable message. If there is no room for new messages, this message may use the space that is reserved for
+    /// notes. Without this space, a spool full of undeliverable messages could not store their notices, and would stay
+    /// full.
     pub fn store_from_reserve(&self, draft: NewMessage) -> Receipt {
         self.store_for(draft, Reserve::Notes, None).0
     }
@@ -124,8 +124,9 @@ impl Spool {
         }
     }
 
-    /// Returns the number of notes lost so far, for a later [`Spool::sync_notes`]. The caller must call
-    /// this before it adds its notes, because the sync does not report notes that were lost earlier.
+    /// Returns the number of notes that could not be written so far. The receipt of a later [`Spool::sync_notes`] fails
+    /// if this number has grown. The caller must call this before it adds its notes, because the sync does not report
+    /// notes that were lost earlier.
     pub fn notes_mark(&self) -> NotesMark {
         match &*self.backend {
             Backend::Log(retention) => NotesMark(retention.counters.unwritten.value()),
@@ -133,9 +134,9 @@ impl Spool {
         }
     }
 
-    /// Starts to write all waiting notes, and the records of done messages. When the receipt resolves, they
-    /// are as durable as the options promise for a message. The receipt fails with [`Error::Full`] if a note
-    /// or such a record was not written since `mark`, because there was no room or the note was too large.
+    /// Asks the commit thread to write all waiting notes, and the waiting records of done messages. When the receipt
+    /// resolves, they are as durable as the options promise for a message. The receipt fails with [`Error::Full`] if
+    /// any of them was lost after `mark` was taken, for lack of room or because a note was too large.
     pub fn sync_notes(&self, mark: NotesMark) -> NotesReceipt {
         match &*self.backend {
             Backend::Log(retention) => {
@@ -145,13 +146,14 @@ impl Spool {
         }
     }
 
-    /// Reads and checks the body of a message that is stored and not done. Blocks while the disk is
-    /// read. Returns [`Error::Damaged`] if the body does not match its checksum.
+    /// Reads the body of an unfinished message. Blocks while the disk is read. Returns [`Error::Damaged`] if the body
+    /// does not match its checksum, and [`Error::Unknown`] if the message was already marked as done.
     pub fn read(&self, id: Id) -> Result<Arc<[u8]>, Error> {
         self.fetch(id).map(|draft| draft.body)
     }
 
-    /// Reads all parts of a message that is stored and not done. Blocks while the disk is read.
+    /// Reads the time of receipt, the envelope and the body of an unfinished message. Fails like [`Self::read`]. Blocks
+    /// while the disk is read.
     pub fn fetch(&self, id: Id) -> Result<NewMessage, Error> {
         match &*self.backend {
             Backend::Log(retention) => retention.fetch(id),
@@ -159,9 +161,8 @@ impl Spool {
         }
     }
 
-    /// Reads only the envelope of a message that is stored and not done. The envelope has a
-    /// checksum of its own, so it can be read even if the body is damaged. Blocks while the disk is
-    /// read.
+    /// Reads only the envelope and the time of receipt of an unfinished message. The envelope has a checksum of its
+    /// own, so it can be read even if the body is damaged. Blocks while the disk is read.
     pub fn fetch_envelope(&self, id: Id) -> Result<StoredEnvelope, Error> {
         match &*self.backend {
             Backend::Log(retention) => retention.fetch_envelope(id),

@@ -29,8 +29,8 @@ pub struct SpoolStats {
     /// torn them.
     pub cut_bytes: u64,
     /// Number of damaged places, found when the spool was opened, for which
-    /// [`Damage::is_alarming`](crate::Damage::is_alarming) returns true. Damage that loses nothing
-    /// and unsynced ends that a crash tore do not count.
+    /// [`Damage::is_alarming`](crate::Damage::is_alarming) returns true. Damage that loses nothing does not count, for
+    /// example a torn end of the log whose messages had not been answered 250.
     pub damaged: u64,
     /// Number of messages that may be lost because of the damage in `damaged`, as far as known.
     pub lost_messages: u64,

@@ -31,7 +31,7 @@ impl MetricsText {
         let _ = writeln!(self.text, "# HELP {prefix}{family} {meaning}\n# TYPE {prefix}{family} {kind}");
     }
 
-    /// Adds a sample. Escapes the values of its labels, because they may come from peers.
+    /// Appends a line with a name, labels and a value. Escapes the labels' values, because they may come from peers.
     pub fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
         let _ = write!(self.text, "{}{name}", self.prefix);
         for (number, (label, text)) in labels.iter().enumerate() {
@@ -59,10 +59,9 @@ impl MetricsText {
         self.sample(name, &[], value);
     }
 
-    /// Adds the samples of a histogram. `counts` holds the number of values in each bucket. The last
-    /// bucket has no upper bound. This method adds the counts up, because both formats want the
-    /// number of values up to each bound. The caller must first add the family, with the kind
-    /// `histogram`.
+    /// Appends a cumulative sample for each bucket of a histogram, and the histogram's sum and count. `counts` holds
+    /// the number of values in each single bucket, of which the last has no upper bound. The caller must first add the
+    /// family, with the kind `histogram`.
     pub fn histogram(&mut self, name: &str, labels: &[(&str, &str)], bounds: &[f64], counts: &[u64], sum: f64) {
         let mut total = 0;
         let bounds = bounds.iter().copied().chain([f64::INFINITY]);

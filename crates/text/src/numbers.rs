@@ -3,11 +3,10 @@
 //! Figures have about four significant digits, so that a reader can compare the numbers of a column
 //! at a glance. Rounding never makes a false claim: 199,999 of 200,000 is not 100 %.
 //!
-//! Units are the same in every report. Bytes have binary units (B, KiB = 1,024 B, MiB, GiB), as in
-//! options (`4k` is 4,096 bytes). Rates are per second. Latencies in tables are in ms, with the
-//! same number of decimals in a column. Times in sentences have a suitable unit (µs, ms, s). Shares
-//! are in per cent. Some tables show throughput in MB/s of 1,000,000 bytes, for example because they
-//! also show published figures.
+//! All reports use the following units. Bytes have binary units (B, KiB = 1,024 B, MiB, GiB), as in options (`4k` is
+//! 4,096 bytes). Rates are per second. Latencies in tables are in ms, with the same number of decimals in a column.
+//! Times in sentences have a suitable unit (µs, ms, s). Shares are in per cent. Some tables show throughput in MB/s of
+//! 1,000,000 bytes, for example because they also show published figures.
 
 pub use crate::words::{counted, grouped as count};
 
@@ -35,7 +34,7 @@ pub fn figure(value: f64) -> String {
         v if v < 9.999_5 => format!("{v:.3}"),
         v if v < 99.995 => format!("{v:.2}"),
         v if v < 999.95 => format!("{v:.1}"),
-        // The cast would saturate at 2^64, but no measured number comes near that.
+        // The cast saturates at 2^64, which no measured number reaches.
         v => count(v.round() as u64),
     }
 }

@@ -10,15 +10,15 @@
 //! percent       1%
 //! interval      10s..15s
 //! ```
-//! If a number is written with `Display`, or a `Duration` with `Debug`, the parsers return the same
-//! value again. Each error names the fault and, if possible, a valid form, for example `1000` for
-//! `1e3`. If a value is too large, the error shows the largest valid value.
+//! The parsers also read the text that Rust's `Display` makes of a number, and `Debug` of a `Duration`, and return the
+//! same value. Each error names the fault and, if possible, a valid form, for example `1000` for `1e3`. If a value is
+//! too large, the error shows the largest valid value.
 use std::borrow::Cow;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// Maximum count that a user can give. An `f64` represents every whole number up to this limit
-/// exactly, and 1000 times the limit fits into 64 bits.
+/// Highest number that [`count`] accepts. An `f64` represents every whole number up to this limit exactly, and 1000
+/// times the limit fits into 64 bits.
 pub const MAX_COUNT: u64 = 1_000_000_000_000_000;
 /// Largest size in bytes, which users write as 1024T.
 pub const MAX_BYTES: u64 = 1 << 50;
@@ -165,8 +165,8 @@ pub fn interval(text: &str) -> Result<(Duration, Duration), String> {
     if from < to { Ok((from, to)) } else { Err(format!("{text:?}: write the earlier time first, as in 10s..15s")) }
 }
 
-/// Returns the error for a text without `..`. If the text has a time and a length, such as
-/// `10s,5s`, the error shows the interval that they form.
+/// Returns the error for an interval without `..`. If the text is a time and a length, such as
+/// `10s,5s`, the error suggests the same interval as `10s..15s`.
 fn no_interval(text: &str) -> String {
     if let Some((at, length)) = text.split_once(',')
         && let (Ok(at), Ok(length)) = (duration(at.trim()), duration(length.trim()))
@@ -235,8 +235,8 @@ fn nanoseconds_of(unit: &str) -> Option<u128> {
 /// Number of decimal places that a [`Decimal`] keeps. Further digits are dropped.
 const DECIMAL_PLACES: usize = 18;
 const ONE: u128 = 1_000_000_000_000_000_000;
-/// Value that replaces a larger whole part of a [`Decimal`]. It exceeds the maximum of every
-/// quantity, so the number is still refused, and its product with any unit fits into 128 bits.
+/// Maximum of `Decimal::whole`, so that the product with any unit fits into 128 bits. A higher number is stored as this
+/// maximum, but is still refused, because no quantity may be as large.
 const MAX_WHOLE: u128 = 1 << 70;
 
 #[derive(Clone, Copy, Debug)]
@@ -283,8 +283,8 @@ fn too_large(text: &str, max: impl std::fmt::Display) -> String {
     format!("{text:?} is too large; at most {max}")
 }
 
-/// Returns the error for an invalid quantity. `what` is the general text of the error, which is used
-/// if the quantity is not negative and `form` knows no valid way to write it.
+/// Returns the error for an invalid quantity. If `form` returns a valid way to write the quantity, the error suggests
+/// it. Otherwise the error ends with `what`, a description of the fault. Negative numbers have an error of their own.
 fn refusal(text: &str, what: &str, form: impl Fn(&str) -> Option<String>) -> String {
     let rest = text.strip_prefix('-');
     if rest.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit())) {
@@ -309,7 +309,8 @@ fn count_form(text: &str) -> Option<String> {
     })
 }
 
-/// Range of the numbers that an error message shows in digits instead of with an exponent.
+/// If a number with an exponent is in this range, the error suggests writing it without an exponent, for example `1000`
+/// for `1e3`. Numbers outside of the range would have too many digits.
 const SHOWN: RangeInclusive<f64> = 1e-9..=1e15;
 
 /// Returns the digits of a number that has an exponent (`1e6`) or commas between thousands

@@ -22,7 +22,7 @@ fn bar(value: f64, top: f64) -> char {
     if value <= 0.0 || top <= 0.0 {
         return BARS[0];
     }
-    // Use at least the second bar, so that a value above zero is never drawn as zero.
+    // Never draw a value above zero with the lowest bar, because the lowest bar stands for zero.
     let step = (value / top * (BARS.len() - 1) as f64).ceil() as usize;
     BARS[step.clamp(1, BARS.len() - 1)]
 }

@@ -1,8 +1,8 @@
 //! Writes tables with thin lines for a terminal, and with pipes for Markdown.
 //!
-//! On a terminal, a number is never split. If the columns need more room than there is, sentences
-//! are wrapped between words first. Then whole columns are left out, in the order of `leave_out` and
-//! at last from the end. The file report.md and the run record have all columns.
+//! On a terminal, a number is never split between two lines. If the columns are too wide, sentences are first wrapped
+//! between words. If that is not enough, whole columns are left out: first those that `leave_out` names, in its order,
+//! and then the others from the last one on. The file report.md and the run record have all columns.
 //!
 //! Cells may contain text of an untrusted server, so this module makes all text harmless. It
 //! replaces control characters and direction marks, so that the text cannot move the cursor or
@@ -14,7 +14,7 @@ use crate::printable::is_hidden;
 use std::borrow::Cow;
 
 const GAP: usize = 2;
-/// A column of sentences is narrowed to this width before other columns are left out.
+/// If a table is too wide, columns of sentences are narrowed to this width before any column is left out.
 const WRAPPED_TEXT_WIDTH: usize = 24;
 /// Minimum width of a column of sentences or names, unless all its contents are narrower.
 const MIN_TEXT_WIDTH: usize = 8;
@@ -23,7 +23,7 @@ const MIN_TEXT_WIDTH: usize = 8;
 pub enum Align {
     Left,
     Right,
-    /// Sentences, which may take several lines.
+    /// The column holds sentences, which a narrow terminal shows on several lines.
     Wrapped,
 }
 
@@ -33,12 +33,12 @@ pub fn right(title: &'static str) -> (&'static str, Align) {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Cell {
-    /// Words, or a figure that differs in kind from the others in its column.
+    /// Words, or a number that the caller has formatted, so that its format can differ from the rest of the column.
     Text(String),
     /// A time in milliseconds, which is shown with the same number of decimals as every other time
     /// of its column.
     Millis(f64),
-    /// A figure, which gets the same number of decimals as all other figures of its column.
+    /// A figure. All figures of a column are shown with the same number of decimals.
     Figure(f64),
     Count(u64),
     /// A number and the text that shows it, for example with a unit.
@@ -100,7 +100,7 @@ impl Table {
         self
     }
 
-    /// Returns the titles given to [`Table::leave_out`], so that a record of the table can keep them.
+    /// Returns the titles passed to [`Table::leave_out`], because the record of a comparison stores them.
     pub fn left_out(&self) -> &[Cow<'static, str>] {
         &self.leave_out
     }
@@ -270,8 +270,8 @@ impl Column {
         }
     }
 
-    /// Returns the column's part of the line below a Markdown header. A final colon aligns figures
-    /// to the right.
+    /// Returns the column's dashes for the line between the header and the rows of a Markdown table. A final colon
+    /// aligns figures to the right.
     fn markdown_rule(&self) -> String {
         match self.align {
             Align::Right => format!("{}:", "-".repeat(self.width + 1)),

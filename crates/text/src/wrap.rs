@@ -8,7 +8,7 @@ const UNITS: [&str; 18] = [
     "%", "B", "KiB", "MiB", "GiB", "TiB", "s", "ms", "µs", "min", "h", "msg/s", "MiB/s", "cores", "core", "messages",
     "message", "seconds",
 ];
-/// Minimum number of columns that a prefix must leave for words. A longer prefix is left out.
+/// Minimum number of columns for words in each line. If a line prefix leaves fewer columns, the prefix is left out.
 const MIN_TEXT_WIDTH: usize = 12;
 
 pub fn display_width(text: &str) -> usize {
@@ -44,7 +44,7 @@ pub fn wrapped(words: &str, first: &str, rest: &str, width: usize) -> Vec<String
     if display_width(first) >= width {
         return wrapped(&format!("{first}{words}"), "", rest, width);
     }
-    // If the prefix leaves too little room for words, leave it out, because the words matter more.
+    // If the prefix of further lines leaves too few columns for words, leave it out, because words matter more.
     let rest = if width < display_width(rest) + MIN_TEXT_WIDTH { "" } else { rest };
     let mut lines = Vec::new();
     let mut line = first.to_owned();
@@ -69,8 +69,7 @@ pub fn wrapped(words: &str, first: &str, rest: &str, width: usize) -> Vec<String
             words.push_front(unit.to_owned());
             words.push_front(number.to_owned());
         } else {
-            // Take at least two columns, the width of a wide character, because an empty head would make the loop
-            // endless.
+            // Take at least two columns, so that even a wide character fits. Otherwise the loop would never end.
             let (head, tail) = split_at(&word, width.max(2));
             lines.push(head.to_owned());
             words.push_front(tail.to_owned());
@@ -86,7 +85,7 @@ pub fn longest_word(text: &str) -> usize {
     text.split(' ').map(display_width).max().unwrap_or(0)
 }
 
-/// Returns the words of a text. A number and its unit count as one word, so that they are not separated.
+/// Splits a text at its spaces. A number and its unit count as one word, so that no line break separates them.
 fn words_with_units(text: &str) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
     for word in text.split(' ').filter(|word| !word.is_empty()) {

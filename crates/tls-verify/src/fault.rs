@@ -3,7 +3,7 @@ use crate::verifier::is_marked_as_authority;
 use rustls::pki_types::UnixTime;
 use rustls::{CertificateError, Error, InvalidMessage};
 
-/// Maximum number of a certificate's names that a message lists. A certificate may have hundreds of them.
+/// If a certificate is for other names, the message lists at most this many of them, because there may be hundreds.
 const MAX_NAMES: usize = 3;
 const HOUR_SECONDS: u64 = 3600;
 const DAY_SECONDS: u64 = 24 * HOUR_SECONDS;
@@ -19,7 +19,7 @@ pub enum HandshakeFault {
     #[error("the certificate {} for {server}", of_names(names))]
     OtherName {
         server: String,
-        /// Names that the certificate is for. Keeps at most three, all printable, because the server chooses them.
+        /// Names that the certificate is for: at most three, all printable, because an untrusted server chooses them.
         names: Vec<String>,
     },
     #[error("the certificate of {server} expired{since}")]
@@ -31,27 +31,27 @@ pub enum HandshakeFault {
     #[error("the certificate of {server} is not valid yet{until}")]
     NotYetValid {
         server: String,
-        /// Text that follows "not valid yet", such as `, but in 3 days`. It is empty if the time is not known.
+        /// Words that follow "not valid yet" in the message, such as `, but in 3 days`. Empty if the time is not known.
         until: String,
     },
     #[error("the server does not speak TLS on this port")]
     NotTls,
 }
 
-/// Options with which the user can remove a fault, as they are written on the command line.
+/// Command-line options that [`HandshakeFault::with_remedy`] recommends, because they can make the handshake succeed.
 #[derive(Clone, Copy, Debug)]
 pub struct Remedies {
     /// Option that trusts more certificates, such as `--cacert FILE`.
     pub trust: &'static str,
-    /// Option that asks for another name, such as `--tls-name NAME`. Messages show a name from the certificate in place
-    /// of NAME.
+    /// Option that sets the name for which the certificate must be valid, such as `--tls-name NAME`. Messages show a
+    /// name from the certificate in place of NAME.
     pub name: &'static str,
     /// Option that accepts any certificate, such as `--insecure`.
     pub insecure: &'static str,
 }
 
 impl HandshakeFault {
-    /// Returns the fault behind the error of a handshake with `server`, or `None` if the user cannot remove the cause.
+    /// Returns the reason why a handshake with `server` failed. Returns `None` if the user can do nothing about it.
     pub fn of(error: &Error, server: &str) -> Option<Self> {
         let server = server.to_owned();
         if is_marked_as_authority(error) {
@@ -63,8 +63,7 @@ impl HandshakeFault {
             _ => return None,
         };
         Some(match certificate {
-            // A bad signature means that the issuer has the name of a trusted certificate but another key, so it is not
-            // trusted.
+            // rustls reports `BadSignature` if the issuer has the name of a trusted certificate but another key.
             CertificateError::UnknownIssuer | CertificateError::BadSignature => Self::Untrusted { server },
             CertificateError::NotValidForNameContext { presented, .. } => {
                 let names = presented.iter().filter_map(|name| plain_name(name)).take(MAX_NAMES).collect();

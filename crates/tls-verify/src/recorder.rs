@@ -15,9 +15,9 @@ pub struct ShownCertificates {
     pub fault: Option<String>,
 }
 
-/// A verifier that records the server's certificates. `enforced` decides whether the handshake
-/// continues, and `judge` only whether the record calls the certificates trusted. The two differ if
-/// the client accepts any certificate, but the user wants to know whether this one could be trusted.
+/// A verifier that records the server's certificates. `enforced` decides whether the handshake continues. `judge` only
+/// decides whether the record calls the certificates trusted. For example, the client may accept any certificate, but
+/// the user may still want to know whether this one can be trusted.
 #[derive(Debug)]
 pub struct CertificateRecorder {
     enforced: Arc<dyn ServerCertVerifier>,

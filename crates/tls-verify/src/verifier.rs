@@ -1,4 +1,4 @@
-//! Verifies a server's certificate by trusted certificates, or accepts any certificate.
+//! Verifies a server's certificate against a list of trusted certificates, or accepts any certificate.
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{WebPkiServerVerifier, verify_server_cert_signed_by_trust_anchor, verify_server_name};
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};
@@ -37,20 +37,20 @@ pub fn any_server(provider: &Arc<CryptoProvider>) -> Arc<dyn ServerCertVerifier>
 ///
 /// `openssl req -x509` marks its certificates as certificates of an authority (CA:TRUE), and webpki refuses such a
 /// certificate as a server's, whoever has signed it. But a user who names exactly this certificate wants to trust this
-/// server. The exception helps no attacker, because the holder of a trusted key could sign any certificate anyway.
+/// server. The exception helps no attacker, because whoever has the key of a trusted certificate could sign any other
+/// certificate with it.
 #[derive(Debug)]
 struct TrustedServers {
     ordinary: Arc<WebPkiServerVerifier>,
     roots: Arc<RootCertStore>,
-    /// Certificates that are accepted as a server's own, if the server's certificate equals one byte for byte.
+    /// Certificates that a server may show as its own. They are compared byte for byte.
     trusted: Vec<CertificateDer<'static>>,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
 impl TrustedServers {
     /// Returns true if the certificate is valid at `now`. webpki has no function for this, but it checks the dates
-    /// before the issuer and the signature. So an error about the issuer or the signature means that the dates are
-    /// valid.
+    /// first, so an error about the issuer or the signature means that the dates are valid.
     fn is_in_date(&self, certificate: &ParsedCertificate<'_>, now: UnixTime) -> bool {
         let verified =
             verify_server_cert_signed_by_trust_anchor(certificate, &self.roots, &[], now, self.algorithms.all);

@@ -1,9 +1,9 @@
 //! Feeds arbitrary bytes to an AMQP client as a server's output. The result must not depend on how the bytes are split
 //! into reads. The client's output must stay in proportion to the input, and no message that the client has sent may be
-//! lost. The last byte selects the login, and the size of the reads into which the other bytes are split.
+//! lost. The last byte only selects the client's login, and how many of the other bytes the client reads at once.
 use crate::{ClientLogin, FuzzConnection, FuzzOutcome, Password, ScramHash};
 
-/// Limit on the client's output: `SAID_BYTES`, and `SAID_FOR_EACH` more for each byte of input. A flow frame of 20
+/// Limits the client's output to this many bytes, plus `SAID_FOR_EACH` bytes for each byte of input. A flow frame of 20
 /// bytes causes the most output, because it makes the client answer and send a message of 600 bytes.
 const SAID_BYTES: usize = 2048;
 const SAID_FOR_EACH: usize = 64;
@@ -34,7 +34,7 @@ pub(crate) fn heard<'a>(pieces: impl Iterator<Item = &'a [u8]>, login: ClientLog
 }
 
 /// Returns true if the input may contain a SCRAM challenge with 10,000 or more iterations, which would make the check
-/// too slow. The tests of `mailrun_sasl` cover the limit for iterations.
+/// too slow. The tests of `mailrun_sasl` check how a client limits the number of iterations.
 fn is_costly(octets: &[u8]) -> bool {
     let asks = |at: usize| octets[at..].starts_with(b"i=") && octets.get(at + 6).is_some_and(u8::is_ascii_digit);
     (0..octets.len()).any(asks)

@@ -1,10 +1,10 @@
 //! Feeds arbitrary bytes to an AMQP listener as a client's output. The result must not depend on how the bytes are
-//! split into reads. The listener must stay within its limits and lose no message. The last byte selects which logins
-//! the listener accepts, and the size of the reads into which the other bytes are split.
+//! split into reads. The listener must stay within its limits and lose no message. The last byte is not fed: it selects
+//! which logins the listener accepts, and the size of the reads for the bytes before it.
 use crate::{FuzzConnection, FuzzOutcome, ListenerAuth, Password, PlainCredentials};
 
-/// Limit on the listener's output: `SAID_BYTES`, and `SAID_FOR_EACH` more for each byte of input. A flow frame of 20
-/// bytes causes the most output, because it makes the listener answer and send a message of 600 bytes.
+/// Limits the listener's output to this many bytes, plus `SAID_FOR_EACH` bytes for each byte of input. A flow frame of
+/// 20 bytes causes the most output, because it makes the listener answer and send a message of 600 bytes.
 const SAID_BYTES: usize = 1024;
 const SAID_FOR_EACH: usize = 64;
 const MOST_BYTES: u64 = 1000;

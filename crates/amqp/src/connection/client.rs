@@ -11,8 +11,8 @@ use thiserror::Error;
 /// Options of a client's connection. Most of them are announced to the server in the open frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectionOptions {
-    /// Container-id, by which the server knows this client (AMQP 1.0 §2.7.1). A broker may take a second connection
-    /// with the same container-id for the successor of the first.
+    /// Container-id, by which the server knows this client (AMQP 1.0 §2.7.1). A broker may assume that a second
+    /// connection with the same container-id replaces the first.
     pub container: String,
     /// Name of the host that we want to talk to, so that a server with several virtual hosts can choose one (AMQP 1.0
     /// §2.7.1).
@@ -73,8 +73,8 @@ impl<T> AmqpConnection<T> {
         self.state = match (header, authenticated) {
             (SASL_HEADER, false) => ConnectionState::ExpectSasl,
             (AMQP_HEADER, true) => ConnectionState::ExpectOpen,
-            // Some servers accept any login at first and ask for SASL again if the user has no rights, so treat this
-            // header as a rejected login.
+            // Some servers accept any login at first, and reject a user without rights only now, by asking for SASL
+            // again. Treat this second SASL header as a rejected login.
             (SASL_HEADER, true) => return Err(LoginError::Rejected.into()),
             (AMQP_HEADER, false) => return Err(LoginError::NoSasl.into()),
             _ => return Err(ConnectionError::Header(header)),
@@ -186,8 +186,8 @@ impl<T> AmqpConnection<T> {
         self.send_detach(id, None);
     }
 
-    /// Ends a session, which is reported by `Detached` for its links and by `Ended` when the peer has answered. The
-    /// caller must also end a session that has ended by itself, so that its number can be used again.
+    /// Ends a session. When the peer has answered, `Detached` is reported for each link, and then `Ended`. The caller
+    /// must also end a session that has ended by itself, so that its number can be used again.
     pub fn end_session(&mut self, id: SessionId) {
         self.write_dispositions();
         self.ended.remove(&id.0);
@@ -273,7 +273,7 @@ fn write_request(out: &mut Vec<u8>, channel: u16, handle: u32, request: &LinkReq
     });
 }
 
-/// Writes the first two fields of a source or target: its address, and the durability unsettled-state (2).
+/// Writes the first two fields of a source or target: the address, and 2 for the durability unsettled-state.
 fn write_node(terminus: &mut Writer<'_>, address: &str) {
     terminus.string(address);
     terminus.uint(2);
@@ -322,8 +322,8 @@ mod tests {
             }
         }
 
-        /// Carries at most `step` bytes at a time in each direction until both are silent, and returns the events of
-        /// both. The server accepts each link and grants 10 messages.
+        /// Exchanges the output of client and server, at most `step` bytes at a time, until neither writes any more.
+        /// Returns the events of the client and of the server. The server accepts each link and grants 10 messages.
         fn run(&mut self, step: usize) -> Result<(Events, Events), ConnectionError> {
             let mut events = Events::new();
             let mut served = Events::new();
@@ -360,8 +360,7 @@ mod tests {
         ClientLogin::Plain { user: "u".to_owned(), password: Password::new(password) }
     }
 
-    /// Returns a pair with a session, a link over which the client sends, and a link over which it
-    /// receives.
+    /// Returns a pair with a session, a link over which the client sends, and a link over which it receives.
     fn opened(step: usize) -> (Pair, LinkId, LinkId) {
         let mut pair = Pair::new(ClientLogin::Anonymous, ListenerAuth::Any);
         assert_eq!(pair.run(step).unwrap().0, [ConnectionEvent::Opened]);
@@ -383,7 +382,7 @@ mod tests {
             assert!(pair.client.may_send(sender));
             pair.client.send_parts(sender, b"head", Bytes::from(vec![number as u8; length]), number as u32);
         }
-        // The server knows the link by the client's ID `receiver`, too, because it takes over the client's numbers.
+        // The server can use the client's link ID `receiver`, because it adopts the link numbers that the client chose.
         pair.server.send(receiver, EncodedMessage::from(vec![9; 1500]), 77);
         let (mut events, mut served) = pair.run(step).unwrap();
         for event in &served {
@@ -417,7 +416,7 @@ mod tests {
         (events, served)
     }
 
-    /// Returns the settlements, sorted by message, because their order depends on how many bytes arrive at a time.
+    /// Returns the `Settled` events, sorted because their order depends on how many bytes arrive at a time.
     fn outcomes(events: &Events) -> Vec<String> {
         let is_settled = |event: &&ConnectionEvent<u32>| matches!(event, ConnectionEvent::Settled { .. });
         let mut settled: Vec<String> = events.iter().filter(is_settled).map(|event| format!("{event:?}")).collect();
@@ -464,7 +463,7 @@ mod tests {
         assert_eq!(error, ConnectionError::Login(LoginError::NotOffered));
     }
 
-    /// Returns the bytes that our own server sends until a client has a link in each direction.
+    /// Returns what our own server writes while a client logs in and attaches a link in each direction.
     fn recorded() -> Vec<u8> {
         let mut pair = Pair::new(ClientLogin::Anonymous, ListenerAuth::Any);
         let mut output = Vec::new();
@@ -558,7 +557,7 @@ mod tests {
         })
     }
 
-    /// Returns the server's bytes until the connection is open, followed by `then`.
+    /// Returns the bytes that our server sends until the connection is open, followed by the frames in `then`.
     fn after_open(then: &[Vec<u8>]) -> Vec<u8> {
         let mut pair = Pair::new(ClientLogin::Anonymous, ListenerAuth::Any);
         let mut output = Vec::new();

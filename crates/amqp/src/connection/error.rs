@@ -125,7 +125,7 @@ pub enum EndError {
 #[derive(Debug)]
 pub(super) enum FrameError {
     Link(LinkId, Violation),
-    /// Ends the session that has this number on our side.
+    /// Ends a session. The number is the session's channel on our side.
     Session(u16, Violation),
     Connection(ConnectionError),
 }

@@ -18,8 +18,8 @@ use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Maximum number of calls that are printed. Some servers rename the file of a message at each attempt to deliver it,
-/// so a message that was retried for a long time has many calls.
+/// Maximum number of file system calls that the explanation of a message lists. Some servers rename the file of a
+/// message at each attempt to deliver it, so a message that was retried for a long time has many calls.
 const MAX_LINES: usize = 60;
 const LIST_WIDTH: usize = 120;
 
@@ -126,7 +126,7 @@ fn not_lost(run: &Path, rounds: &[LossyRound], message: u64) -> Result<String> {
 }
 
 /// Says what became of a message that is not listed as lost. `answered` is the number of its recipients for which the
-/// server answered 250. `arrived` and `bounced` count the recipients that the sink saw.
+/// server answered 250. `arrived` and `bounced` count the recipients for which the sink saw the message or a bounce.
 fn unlisted_fate(answered: u32, [arrived, bounced]: [u32; 2]) -> String {
     match (answered, arrived) {
         (0, 0) => "was not answered 250, so the server did not promise to keep it".to_owned(),
@@ -217,8 +217,8 @@ fn write_story(text: &mut String, story: &Story, origin: Duration) {
     }
 }
 
-/// Returns a remark on what the list of missing fsync calls does not show, for example that no file ever held the
-/// message, or that the power was not cut after the 250.
+/// Returns a remark if missing fsync calls do not explain the loss, for example if no file held the message, or if the
+/// power was not cut after the 250.
 fn remark(story: &Story) -> Option<&'static str> {
     let has_gaps = story.gaps.as_ref().map(|gaps| !gaps.is_empty());
     match (story.was_written, has_gaps, story.was_kept) {

@@ -51,8 +51,8 @@ impl AuditFault {
         matches!(self, Self::PowerCut | Self::SyncError)
     }
 
-    /// Reports whether the fault can lose a message that was answered before the fault, and not only a message that is
-    /// sent during the fault. Such a fault is therefore also tried after a single message.
+    /// Reports whether the fault can lose mail even if it strikes an idle server. If so, some rounds send only a single
+    /// message, and cause the fault after the server has answered this message.
     pub(super) fn strikes_at_rest(self) -> bool {
         matches!(self, Self::Kill | Self::Stop | Self::PowerCut | Self::ReadError)
     }
@@ -84,13 +84,13 @@ impl FromStr for AuditFault {
     }
 }
 
-/// A kind of fault to try. If the fault cuts the power, `file_system` decides which unsynced changes the disk may lose.
+/// Fault of a round. For a power cut, `file_system` decides which unsynced changes the disk may lose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AuditCase {
     pub(super) fault: AuditFault,
     pub(super) file_system: Option<Profile>,
-    /// If set, the case is tried only in rounds whose number modulo 5 is this value. A loss is then only a remark and
-    /// does not change the verdict, because the user did not ask for the case's file system.
+    /// If set, the audit tests this file system only in every fifth round, whose number modulo 5 is this value. A loss
+    /// is then only a remark and does not change the verdict, because the user did not ask for this file system.
     remark_turn: Option<u32>,
 }
 
@@ -107,7 +107,7 @@ impl AuditCase {
             let file_systems = match (fault, named) {
                 (AuditFault::PowerCut, []) => &Profile::ALL[..],
                 (AuditFault::PowerCut, named) => named,
-                // One file system is enough for a sync error, because all of them lose the data of a failed sync alike.
+                // Test sync errors on only one file system, because a failed sync loses the same data on all of them.
                 (AuditFault::SyncError, []) => &[Profile::Ext4],
                 (AuditFault::SyncError, named) => &named[..1],
                 _ => &[],
@@ -143,7 +143,7 @@ impl AuditCase {
     }
 }
 
-/// Draws the random moments of a round. The same seed gives the same moments again.
+/// Draws the random values of a round, such as the time of the fault. The same seed gives the same values again.
 #[derive(Clone, Debug)]
 pub(super) struct Moments(SeededRng);
 

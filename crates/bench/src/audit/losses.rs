@@ -1,5 +1,5 @@
-//! Files that a round with losses leaves in its directory. `losses.json` lists the missing messages. After a power cut,
-//! `calls.jsonl` and `calls.data` record the server's calls to the file system.
+//! Files that a round with losses leaves in its directory. `losses.json` lists the missing messages. If the fault was a
+//! power cut, `calls.jsonl` and `calls.data` contain the server's file system calls during the round.
 use crate::directory::{CALLS, CALLS_DATA, LOSSES};
 use crate::recipe::StoredRecipe;
 use anyhow::{Context, Result, bail};
@@ -18,8 +18,8 @@ pub(super) struct RoundLosses {
     pub(super) format: String,
     /// Name of the case, for example `power-cut on ext4`.
     pub(super) fault: String,
-    /// ID of the run. Each message contains it in its trace header, by which `mailrun audit explain` finds the message
-    /// in the server's files.
+    /// ID by which `mailrun audit explain` recognizes the round's messages in the server's files. The trace header of
+    /// each message contains this ID.
     pub(super) run_id: String,
     /// Time at which the load began, on the monotonic clock.
     pub(super) origin_ns: u64,
@@ -38,7 +38,7 @@ pub(super) enum LogState {
     Kept,
     /// The log was abandoned for this reason, for example because it needed too much memory.
     Lost(String),
-    /// No calls were logged, because the fault was no power cut.
+    /// The calls were not logged, because the round's fault does not cut the power.
     #[default]
     None,
 }
@@ -79,7 +79,7 @@ impl RoundLosses {
             .with_context(|| format!("cannot write {}", path.display()))
     }
 
-    /// Reads the losses of a round. Returns `None` if the directory has no `losses.json`, because the round lost
+    /// Reads `losses.json` from a round's directory. Returns `None` if there is no such file, because the round lost
     /// nothing.
     pub(super) fn read(place: &Path) -> Result<Option<Self>> {
         let path = place.join(LOSSES);

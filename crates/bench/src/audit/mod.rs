@@ -40,7 +40,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Instant;
 
-/// The audit gives up a fault after this number of rounds if all of them were void, which means that they said nothing
+/// Number of rounds after which the audit gives up a fault if all of these rounds were void. A void round says nothing
 /// about the server.
 const MAX_VOID_ROUNDS: usize = 3;
 
@@ -102,8 +102,8 @@ fn possible_faults(options: &AuditOptions) -> (Vec<AuditFault>, Vec<String>) {
     (possible, others.iter().map(line).collect())
 }
 
-/// Tests the recipe's command for the queue in a round of its own, because the audit relies on the command's answers.
-/// Returns what is wrong with the command, or `None` if no fault was found.
+/// Tests the recipe's queue command in a round of its own, because the audit calls mail lost only if this command says
+/// that the queue is empty. Returns what is wrong with the command, or `None` if no fault was found.
 fn try_queue(options: &AuditOptions, program: &Path, directory: &RunDirectory) -> Result<Option<&'static str>> {
     let own = RunDirectory::create(Some(&directory.path().join("trial")), "audit", jiff::Timestamp::now())?;
     let case = AuditCase::new(AuditFault::Kill, None);
@@ -186,8 +186,8 @@ fn run_rounds(
     Ok(())
 }
 
-/// Returns the load of a round. Every second round sends a single message, if the fault can lose a message that was
-/// answered before the fault.
+/// Chooses whether a round sends many messages or one. If the fault can lose mail even when the server writes nothing,
+/// every second round sends only one.
 fn load_of(round: u32, fault: AuditFault) -> RoundLoad {
     if round.is_multiple_of(2) && fault.strikes_at_rest() { RoundLoad::Quiet } else { RoundLoad::Full }
 }

@@ -10,10 +10,10 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 pub struct AuditOptions {
     pub recipe: Recipe,
-    /// Faults to cause. Each round runs once for each of them, in this order.
+    /// Faults that the audit causes, each in a round of its own. The audit repeats this list again and again.
     pub faults: Vec<AuditFault>,
-    /// File systems on which power is cut. If the list is empty, each round uses ext4 and XFS, and every fifth
-    /// round also the other file systems.
+    /// File systems that the audit's in-memory disk imitates when the power is cut. If the list is empty, each round
+    /// uses ext4 and XFS, and every fifth round also the other file systems.
     pub file_systems: Vec<Profile>,
     pub length: AuditLength,
     /// Seed of the random moments at which the faults occur.
@@ -24,7 +24,7 @@ pub struct AuditOptions {
     /// the server cannot tell whether its queue is empty, or if it does not empty its queue.
     pub lost_after: Duration,
     pub thresholds: Vec<Threshold>,
-    /// Directory for all files. `None` creates a new directory under `mailrun-results/`.
+    /// Directory in which the audit writes its results. `None` creates a new directory under `mailrun-results/`.
     pub out: Option<PathBuf>,
     pub live: LiveMode,
     /// Command line that the user typed, for the record.

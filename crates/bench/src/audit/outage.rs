@@ -1,17 +1,17 @@
-//! Records when the server was down. A server that has ended sends no replies, so a reply that the source reads before
-//! the server starts again was sent before the server ended.
+//! Records when the server was down. If the source reads a reply while the server is down, the server sent the reply
+//! before it went down.
 use mailrun_process::outputs;
 use std::time::Duration;
 
 #[derive(Clone, Copy, Debug)]
 struct Outage {
-    /// Time at which the fault had ended the server, or at which a full disk had space again.
+    /// Time at which the fault ended the server. After a full disk, the time at which the disk had space again.
     from: Duration,
     /// Time at which the server was started again. `None` until then.
     to: Option<Duration>,
 }
 
-/// Periods in which the server was down, in order. The times come from `outputs::record_time`.
+/// Periods in which the server was down, in order. All times are on the monotonic clock (`outputs::record_time`).
 #[derive(Clone, Debug, Default)]
 pub(super) struct Outages(Vec<Outage>);
 
@@ -29,8 +29,8 @@ impl Outages {
         self.0.last().map_or(Duration::ZERO, |outage| now.saturating_sub(outage.from))
     }
 
-    /// Returns the latest time at which the server can have answered a missing message, and the time at which the
-    /// server went down after that, in seconds since `origin`. `read_s` is the time at which the source read the reply.
+    /// Returns two times in seconds since `origin`: the latest time at which the server can have answered a missing
+    /// message with 250, and when the server went down after that. `read_s` is when the source read the answer.
     pub(super) fn times(&self, origin: Duration, read_s: Option<f64>) -> (Option<f64>, f64) {
         let seconds = |at: Duration| at.saturating_sub(origin).as_secs_f64();
         let is_before = |outage: &&Outage| {
@@ -56,9 +56,9 @@ mod tests {
         let origin = Duration::from_secs(10);
         for (read_s, answered_s, fault_s) in [
             (Some(0.2), Some(0.2), 0.35),
-            // The reply was under way when the server was killed at 0.35 s, so it counts as sent at 0.35 s.
+            // This reply was read at 0.353 s, but the server must have sent it before it was killed at 0.35 s.
             (Some(0.353), Some(0.35), 0.35),
-            // The server was running again when the reply was read at 0.5 s, and was killed again at 0.6 s.
+            // The server ran again at 0.5 s, so only the next kill, at 0.6 s, can have lost this message.
             (Some(0.5), Some(0.5), 0.6),
             (Some(0.65), Some(0.6), 0.6),
             (Some(2.0), Some(2.0), 3.0),

@@ -1,6 +1,5 @@
-//! Tests the recipe's command for the queue in a round without a fault. An audit calls mail lost only if
-//! the command says that the queue is empty, so the command must not say so while the server holds mail
-//! back.
+//! Tests the recipe's queue command in a round without a fault. An audit calls missing mail lost only if the command
+//! says that the queue is empty, so the command must not say so while the server still holds mail.
 use super::round::{QUEUE_POLL, Round, SETTLE};
 use crate::gather;
 use crate::parties::PartyCommand;
@@ -10,32 +9,32 @@ use mailrun_measurement::record::Role;
 use mailrun_process::interrupt::{Interrupted, StopRequest};
 use std::time::{Duration, Instant};
 
-/// Maximum time that the trial waits for the server to retry the deferred mail. If the server waits longer, as some do
-/// for minutes, the trial ends without a complaint and does not test the command on an empty queue.
+/// Maximum time that the trial waits for the server to retry the deferred mail. If the server waits longer, the trial
+/// ends without a complaint, because the queue does not become empty in time for the test.
 const RETRY_LIMIT: Duration = Duration::from_secs(4);
-/// Time in which the command must say that the queue is empty after all mail has arrived.
+/// After all mail has arrived, the command must say within this time that the queue is empty.
 const EMPTY_LIMIT: Duration = Duration::from_secs(4);
 
-/// Judges the answers of the recipe's command for the queue, one after another.
+/// Judges the answers of the recipe's queue command, one after another.
 #[derive(Debug, Default)]
 struct QueueTrial {
-    /// Set while the command keeps answering "empty" although mail is held back: the time of the first such answer. Any
-    /// other answer resets the field to `None`, but a failed command does not.
+    /// Time when the queue command began to answer "empty", although some mail had not arrived yet. Any other answer
+    /// resets the field to `None`, but a failure of the command does not.
     empty_since: Option<Duration>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Finding {
-    /// The command said that the queue is empty for as long as `SETTLE`, although mail was held back.
+    /// Although some mail had not arrived, the queue command answered "empty" for half a second (`SETTLE`).
     HidesMail,
     /// All mail has arrived, and the command says that the queue is empty.
     Sound,
 }
 
 impl QueueTrial {
-    /// Judges an answer of the command. `is_empty` is the answer, or `None` if the command failed, and `is_held` says
-    /// whether some mail has not arrived. Arrivals are reported late, so a single answer "empty" while mail seems to be
-    /// missing proves nothing.
+    /// Checks an answer of the queue command against the mail that has arrived. `is_empty` is what the command says, or
+    /// `None` if it failed. `is_held` is set if some mail has not arrived yet. Arrivals are reported late, so a single
+    /// answer "empty" while mail seems to be missing proves nothing.
     fn answer(&mut self, at: Duration, is_empty: Option<bool>, is_held: bool) -> Option<Finding> {
         let since = is_empty?.then(|| self.empty_since.unwrap_or(at));
         self.empty_since = since.filter(|_| is_held);
@@ -48,8 +47,8 @@ impl QueueTrial {
 }
 
 impl Round<'_> {
-    /// Starts the server without a fault, and tests the command for the queue if the recipe has one. Returns what is
-    /// wrong with the command, or `None` if no fault was found.
+    /// Tests the recipe's command that tells whether the server's queue is empty, without a fault. Returns a defect of
+    /// the command, or `None` if no defect was found or the recipe has no such command.
     ///
     /// # Errors
     /// Fails if the server does not start or does not stay up, or if the user interrupts the trial.
@@ -88,8 +87,8 @@ impl Round<'_> {
         }
     }
 
-    /// Waits for `QUEUE_POLL` before the command for the queue is run again. Fails if the user interrupts the trial or
-    /// if the server ends.
+    /// Waits for `QUEUE_POLL` before the queue command is run again. Fails if the user interrupts the trial or if the
+    /// server ends.
     fn pause(&self, supervisor: &mut Supervisor) -> Result<()> {
         let began = Instant::now();
         while began.elapsed() < QUEUE_POLL {
@@ -113,7 +112,7 @@ mod tests {
             (&[(0, full, true), (250, full, true), (500, empty, false)][..], Some(Finding::Sound)),
             (&[(0, empty, true), (250, empty, true), (500, empty, true)], Some(Finding::HidesMail)),
             (&[(0, empty, true), (250, failed, true), (500, empty, true)], Some(Finding::HidesMail)),
-            // The answer was right from the start, because the mail had arrived and only its report was late.
+            // The first answer "empty" was right: all mail had arrived, but the sink reported that only later.
             (&[(0, empty, true), (250, empty, false)], Some(Finding::Sound)),
             // A single empty answer proves nothing, because mail that is being delivered may be in
             // no queue for a moment.

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 /// Time in which killed processes must disappear.
 const LIMIT: Duration = Duration::from_secs(2);
-/// Maximum number of surviving processes that `survivor` names. Further ones are left out.
+/// Maximum number of processes that the report names if they survive a fault. Further processes are left out.
 const MAX_NAMED: usize = 3;
 
 /// Describes what is left of the server after a fault, or returns `None` if nothing is left.
@@ -48,8 +48,8 @@ fn look(places: &Places) -> Option<String> {
     })
 }
 
-/// Returns the processes, except this one, that have an open file in one of `directories` or have it
-/// as their working directory.
+/// Returns the processes, except this one, whose working directory, root directory, program or open file is in one of
+/// `directories`.
 fn users_of(directories: &[&Path]) -> Vec<String> {
     let own = std::process::id();
     let mut mounts = MountTables::default();
@@ -71,7 +71,7 @@ fn users_of(directories: &[&Path]) -> Vec<String> {
     users.map(|pid| format!("{} ({pid})", name(pid))).collect()
 }
 
-/// A path within a file system. It identifies a file for which two mount namespaces may have different paths.
+/// A file, named by its device and its path on the device, which are the same in every mount namespace.
 #[derive(Debug, PartialEq, Eq)]
 struct Place {
     device: String,
@@ -84,7 +84,7 @@ impl Place {
     }
 }
 
-/// Mounts of a mount namespace (proc_pid_mountinfo(5)).
+/// Mounts that a process sees, as `/proc/PID/mountinfo` lists them (proc_pid_mountinfo(5)).
 struct MountTable(Vec<Mount>);
 
 struct Mount {
@@ -105,8 +105,8 @@ impl MountTable {
     }
 
     fn place(&self, path: &Path) -> Option<Place> {
-        // If several mounts are on one directory, only the last one is visible, which `max_by_key` returns because it
-        // prefers the last of equal elements.
+        // If several mounts are on one directory, only the last one is visible. `max_by_key` finds it, because it
+        // returns the last of several maxima.
         let mounts = self.0.iter().filter(|mount| path.starts_with(&mount.point));
         let mount = mounts.max_by_key(|mount| mount.point.components().count())?;
         let path = mount.root.join(path.strip_prefix(&mount.point).ok()?);
@@ -122,8 +122,8 @@ impl MountTables {
     fn of(&mut self, pid: u32) -> Option<&MountTable> {
         let namespace = fs::read_link(format!("/proc/{pid}/ns/mnt")).ok()?;
         let own = fs::read_link("/proc/self/ns/mnt").ok()?;
-        // Use our own table if both processes share a namespace, because the table of a process in a chroot has only
-        // the mounts below the chroot. The paths of that process's files, however, begin at our own root.
+        // If the process is in our mount namespace, read our own list of mounts. The list of a process in a chroot
+        // lacks the mounts outside the chroot, but `/proc` shows us paths from our own root.
         let whose = if namespace == own { "self".to_owned() } else { pid.to_string() };
         let table = || fs::read_to_string(format!("/proc/{whose}/mountinfo")).unwrap_or_default();
         Some(self.0.entry(namespace).or_insert_with(|| MountTable::parse(&table())))

@@ -30,7 +30,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Maximum number of times that a search starts the server.
+/// The search for the changes that a message needs ends when it has started the server this many times.
 const MAX_RESTARTS: u32 = 50;
 /// Pause in arrivals after which no more mail is expected, if the server does not say that its queue is empty.
 const LOST_AFTER: Duration = Duration::from_secs(5);
@@ -39,7 +39,7 @@ const MAX_LISTED: usize = 20;
 /// A change that was not durable when the power was cut.
 #[derive(Clone, Debug, PartialEq)]
 enum Change {
-    /// Index in the list of unsynced name changes.
+    /// A name change, such as a rename, as its index in the list of name changes that were not synced.
     Name(usize),
     Data(Inode, SurvivingData),
 }
@@ -64,8 +64,8 @@ struct Laboratory<'a> {
 }
 
 /// Restarts the server on the files that a power cut left, and says which messages it delivers and which changes would
-/// have to survive. The power went off with the call at index `cut`, and `concerned` are the files and directories of
-/// the message.
+/// have to survive. `cut` is the index of the power cut in `calls`. `concerned` lists the files and directories of the
+/// message.
 ///
 /// # Errors
 /// Fails if the server cannot run on this host, or if the user interrupts the search.
@@ -151,8 +151,8 @@ impl Laboratory<'_> {
         let least = self.smallest(changes(survivors), is_lost)?;
         text.push_str(&self.list(&least, &format!("Message {message} is lost even if only this survives")));
         let all = changes(&self.before.all_unsynced());
-        // A load changes hundreds of files, so begin with only those changes that concern the message, if they are
-        // enough to deliver it. The search then needs fewer restarts.
+        // Find the smallest set of changes that must survive for the message to be delivered. If the changes to its own
+        // files are enough, leave out the hundreds of others, which would take many more restarts.
         let own = self.concerning(&all, concerned);
         let is_own_enough = self.is_so(&own, &is_there)?;
         if is_own_enough || self.is_so(&all, &is_there)? {
@@ -167,8 +167,8 @@ impl Laboratory<'_> {
         Ok(text)
     }
 
-    /// Finds a set of changes from which none can be left out without changing the outcome. Gives up after
-    /// `MAX_RESTARTS` restarts, and then returns the smallest set so far.
+    /// Searches for a set of changes whose outcome `is_wanted` accepts, and that is as small as possible: no change can
+    /// be left out. After `MAX_RESTARTS` restarts, returns the smallest set that was found so far.
     fn smallest(&mut self, items: Vec<Change>, is_wanted: impl Fn(&Outcome) -> bool) -> Result<Smallest<Change>> {
         smallest(
             items,
@@ -181,9 +181,8 @@ impl Laboratory<'_> {
         Ok(is_wanted(&self.try_out(&survivors)?))
     }
 
-    /// Describes a power cut that only these changes survive, or returns `None` if no power cut can leave them. Except
-    /// with the profile `strict`, changes of names survive in their order, so a set with one of them must contain all
-    /// earlier ones.
+    /// Returns a power cut that leaves only these changes on the disk, or `None` if no power cut can do so. Except with
+    /// the profile `strict`, a name change cannot survive without all earlier ones.
     fn survivors(&self, items: &[Change]) -> Option<Survivors> {
         let mut survivors = Survivors::default();
         for item in items {
@@ -197,8 +196,8 @@ impl Laboratory<'_> {
         is_possible.then_some(survivors)
     }
 
-    /// Returns the changes to the data of the `concerned` files, and the changes of names up to the last one that
-    /// concerns these files.
+    /// Returns the changes on which the `concerned` files depend: the changes to their data, and all name changes up to
+    /// the last that affects a path of these files.
     fn concerning(&self, all: &[Change], concerned: &[Inode]) -> Vec<Change> {
         let paths: Vec<String> = concerned.iter().flat_map(|inode| self.before.paths(*inode)).collect();
         let leads_to_them = |inode: Inode| {
@@ -215,7 +214,7 @@ impl Laboratory<'_> {
         all.iter().filter(concerns).cloned().collect()
     }
 
-    /// Starts the server on the files that the power cut leaves if only `survivors` survive, and waits for its mail.
+    /// Starts the server after a power cut that only `survivors` survive, and waits for the mail that it delivers.
     fn try_out(&mut self, survivors: &Survivors) -> Result<Outcome> {
         self.restarts += 1;
         let mut files = self.before.clone();
@@ -244,8 +243,8 @@ impl Laboratory<'_> {
     fn list(&self, found: &Smallest<Change>, title: &str) -> String {
         let nothing = if found.items.is_empty() { " nothing" } else { "" };
         let mut text = format!("\n{title}:{nothing}\n");
-        // List only the last changes, which concern the message itself. Earlier changes of names are in the set only
-        // because later ones cannot survive a power cut without them.
+        // List only the last `MAX_LISTED` changes, because these affect the message itself. The file system cannot keep
+        // a name change without all earlier ones, so the set also has name changes of other messages.
         let earlier = found.items.len().saturating_sub(MAX_LISTED);
         if earlier > 0 {
             _ = writeln!(text, "  {} before these", counted(earlier as u64, "change"));
@@ -327,12 +326,12 @@ fn deliver(round: &Round<'_>, run: RunId, files: FileSystem) -> Result<Outcome> 
 #[derive(Debug, PartialEq, Eq)]
 struct Smallest<T> {
     items: Vec<T>,
-    /// Set if the trials have shown that nothing can be left out of the set.
+    /// Set if the search has shown that every item is needed. Not set if the search ran out of trials before.
     is_proven: bool,
 }
 
-/// Leaves out as much of `items` as possible so that `is_enough` stays true (delta debugging: larger parts first, then
-/// smaller ones). `is_enough` returns `None` once no more trials are allowed.
+/// Leaves out items as long as `is_enough` returns true for the rest. Tries to leave out larger parts first, and then
+/// smaller ones (delta debugging). `is_enough` returns `None` once no more trials are allowed.
 fn smallest<T: Clone>(
     mut items: Vec<T>,
     mut is_enough: impl FnMut(&[T]) -> Result<Option<bool>>,
@@ -341,8 +340,8 @@ fn smallest<T: Clone>(
     while !items.is_empty() {
         let length = items.len().div_ceil(parts);
         let mut smaller = None;
-        // Leave out the last items first, because except with `strict`, a change of a name survives a power cut only
-        // with all earlier ones, so an early one cannot be left out alone.
+        // Try to leave out the changes at the end of the list first. All file-system profiles except `strict` keep name
+        // changes in order, so no power cut can lose an early one and keep a later one.
         for from in (0..items.len()).step_by(length).collect::<Vec<_>>().into_iter().rev() {
             let to = (from + length).min(items.len());
             let rest = [&items[..from], &items[to..]].concat();
@@ -383,7 +382,8 @@ mod tests {
             assert_eq!(found.unwrap(), Smallest { items: needed.to_vec(), is_proven: true });
             assert!(asked <= 50, "{asked} for {needed:?}");
         }
-        // A power cut cannot leave a change of a name without all earlier ones, so only a prefix can be on the disk.
+        // The numbers stand for name changes. A power cut cannot keep a name change without all earlier ones, so accept
+        // only sets that start at 0 and have no gap.
         let is_prefix = |some: &[u32]| some.iter().copied().eq(0..some.len() as u32);
         let found = smallest(all(), |some| Ok(Some(is_prefix(some) && some.contains(&12))));
         assert_eq!(found.unwrap().items, (0..13).collect::<Vec<_>>());

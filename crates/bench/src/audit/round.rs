@@ -1,5 +1,5 @@
-//! One round of an audit. The source sends mail, a fault strikes the server at a random moment, the
-//! server starts again and empties its queue, and every message is accounted for.
+//! In a round of an audit, the source sends mail, and a fault strikes the server at a random moment. The server starts
+//! again and empties its queue, and then every message is accounted for.
 //!
 //! ```text
 //! start ─→ load_and_strike ─→ empty_queue ─→ account ─→ RoundEnd::Account
@@ -37,14 +37,14 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// Time over which the source spreads the messages of a full load.
+/// The source spreads many messages evenly over this time, so that the fault strikes while mail is sent.
 const LOAD: Duration = Duration::from_secs(2);
 const SESSIONS: u32 = 20;
 /// Fault rule that makes the sink, the server's next hop, slow, so that some mail is in the server's queue whenever the
 /// fault strikes.
 const SLOW_SINK: &str = "data: delay 50ms..350ms";
-/// Like `SLOW_SINK`, for a round with a single message, which the sink delays for longer. The source needs some time to
-/// end after the 250, and the message must not arrive before the source has ended.
+/// Fault rule that delays mail at the sink in a round with a single message. The delay is longer than in `SLOW_SINK`,
+/// because the message must still be in the server's queue when the source has ended and the audit's fault strikes.
 const HOLDING_SINK: &str = "data: delay 1s";
 pub(super) const DISK_BYTES: u64 = 1 << 30;
 /// Memory that the log of calls to the file system may take, in bytes. The limit is generous, because 400 messages of
@@ -54,35 +54,35 @@ const CALLS_BYTES: usize = 256 << 20;
 const FULL: Duration = Duration::from_millis(500);
 /// Time in which a planned write or sync error must strike. If the server uses the disk too rarely, the round is void.
 const ERROR_LIMIT: Duration = Duration::from_secs(2);
-/// Limits the random choice of the operation that fails: one of the first 20 reads of a start or, for other errors, one
-/// of the next 20 operations of that kind.
+/// The operation that fails is chosen at random: one of the first 20 reads of a start, one of the next 20 writes, or
+/// one of the next 20 syncs.
 const MAX_OPERATION: u64 = 20;
 /// Maximum pause between a fault and the next start of the server.
 const MAX_PAUSE: Duration = Duration::from_millis(100);
-/// Maximum time between a failed write or sync and the kill, in which the server may end by itself.
+/// Maximum time that the server gets to end by itself after a failed write or sync, before it is killed.
 const MAX_AFTER_ERROR: Duration = Duration::from_millis(300);
 const MAX_RECOVERY_STRIKES: u64 = 3;
 /// Interval at which the server is asked whether its queue is empty.
 pub(super) const QUEUE_POLL: Duration = Duration::from_millis(250);
-/// Time for which the queue must stay empty and no mail may arrive before the round ends, because the mail that left
-/// the queue last may still be on its way to the sink.
+/// The round ends when the queue has been empty, and no mail has arrived, for this long. By then, the mail that left
+/// the queue last has reached the sink.
 pub(super) const SETTLE: Duration = Duration::from_millis(500);
 pub(super) const TRIAL_MESSAGES: u64 = 3;
-/// Fault rule of the sink in the trial of the queue command. The sink defers every recipient once, so that the server
-/// has to queue the mail.
+/// Fault rule of the sink for the test of the recipe's queue command. The sink defers every recipient once, so that the
+/// server has to queue the mail.
 const TRIAL_SINK: &str = "rcpt: greylist 1s";
 pub(super) const NOTHING_ACCEPTED: &str = "no message was answered 250 before the fault";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RoundLoad {
-    /// Many messages in parallel sessions.
+    /// The source sends many messages in parallel sessions.
     Full,
-    /// A single message. No later message makes the server call fsync, so a file name that the server does not sync
-    /// itself stays unsynced.
+    /// The source sends one message. No later message makes the server call fsync, so a file name that the server does
+    /// not sync itself stays unsynced.
     Quiet,
-    /// A few messages without a fault, to test the recipe's command for the queue.
+    /// The source sends a few messages, and no fault follows. This load tests the recipe's queue command.
     Trial,
-    /// No messages. The server only delivers the mail that it already has.
+    /// For `mailrun audit explain --restart`: nothing is sent, and the server delivers the mail that it already has.
     None,
 }
 
@@ -106,11 +106,11 @@ pub(super) struct RoundResult {
 
 pub(super) enum RoundEnd {
     Account(Box<RoundAccount>),
-    /// The server did not accept mail again after the fault, or it ended by itself before the fault
-    /// or after it was back. The text says why.
+    /// The server did not accept mail again after the fault, or it ended by itself, either before the fault or after
+    /// its restart. The text says why.
     NeverBack(String),
-    /// The round failed or lost mail, and the server had used these operations, which the in-memory
-    /// disk does not support. The server may not be to blame.
+    /// The round failed or lost mail, but perhaps not because of the server. The server had used the listed file
+    /// operations, which the in-memory disk does not support.
     NotSupported(Vec<String>),
     /// The round says nothing about the server, because no mail was at stake or because the fault
     /// did not strike all of the server. The text says why.
@@ -118,12 +118,12 @@ pub(super) enum RoundEnd {
 }
 
 pub(super) struct RoundAccount {
-    /// Record of the source. Its ledger says what became of the messages of the round, for example how many were lost.
+    /// Record of the source, whose ledger counts what became of the round's messages, for example how many were lost.
     pub(super) source: Record,
     pub(super) sink: Option<Record>,
     /// Time from the end of the server until it accepted connections again.
     pub(super) back: Duration,
-    /// Number of messages that arrived only after the server was started once more, without a fault.
+    /// Number of messages that arrived only after the server had been restarted once more, without a fault.
     pub(super) after_restart: u64,
     pub(super) is_quiet: bool,
     /// Set if the fault struck again while the server recovered.
@@ -139,14 +139,14 @@ enum QueueState {
     Unknown,
 }
 
-/// Ends the round before its last phase, with a result (`End`) or an error (`Failed`).
+/// Reason to skip the rest of a round: the round has a result already (`End`), or it cannot go on (`Failed`).
 enum Early {
     End(RoundEnd),
     Failed(anyhow::Error),
 }
 
 impl Early {
-    /// Ends a round in which the server has ended by itself. `when` says when that happened.
+    /// Ends a round in which the server has ended by itself. `when` names the time, such as `it came back`.
     fn of_death(death: &Death, when: &str) -> Self {
         // If the server's command ended because it left a daemon behind, fail the audit instead of blaming the server,
         // because the recipe is wrong.
@@ -178,8 +178,8 @@ pub(super) struct Ground<'d> {
     pub(super) target: String,
     server: ServerCommand,
     disk: Option<&'d Disk>,
-    /// Time that the server needed for its first start. A fault during the recovery strikes at most 1.5 times this time
-    /// after the restart began.
+    /// Time that the server needed for its first start. A fault that strikes the recovery does so at a random moment
+    /// between the server's restart and 1.5 times this time later.
     start: Duration,
 }
 
@@ -189,8 +189,8 @@ struct Strike {
     outages: Outages,
     back: Duration,
     is_in_recovery: bool,
-    /// Set while the server may exit by itself once, because it has met an error of its disk but was not killed by the
-    /// fault.
+    /// Set while the server may still exit by itself, once, without failing the round. A server that has survived a
+    /// full disk or a read error may notice the error only later, and then exit.
     may_end: bool,
 }
 
@@ -212,8 +212,7 @@ impl RoundResult {
         matches!(self.end, RoundEnd::NotSupported(_) | RoundEnd::Void(_))
     }
 
-    /// Returns the round's line of progress, such as `1,000 answered 250, 3 lost, 12 duplicates,
-    /// back after 0.61 s`.
+    /// Returns the round's line of progress, such as `1,000 answered 250, 3 lost, 12 duplicates, back after 0.61 s`.
     pub(super) fn line(&self) -> String {
         let (account, row) = match &self.end {
             RoundEnd::NeverBack(reason) => return format!("the server never came back: {reason}"),
@@ -267,11 +266,12 @@ impl Round<'_> {
         Ok(RoundResult { case: self.case, end, events })
     }
 
-    /// Runs the round with the server's mail on `disk`, if there is one. No process is left when
-    /// this method returns, so the caller may unmount the disk.
+    /// Runs the round. The server keeps its mail on the in-memory disk `disk`, or in an ordinary directory if `disk` is
+    /// `None`. No process is left when this method returns, so the caller may unmount the disk.
     fn run_on(&self, disk: Option<&Disk>, events: &mut Vec<BenchFault>) -> Result<RoundEnd, Early> {
         let (ground, mut supervisor) = self.start(disk).map_err(|error| match disk {
-            // The server has started without this disk in a trial, so the disk is why it does not start now.
+            // Blame the in-memory disk for the failed start. The audit has already started the same server in an
+            // ordinary directory, to test the recipe's queue command.
             Some(_) => Early::End(RoundEnd::NotSupported(vec![format!("the server does not start there ({error:#})")])),
             None => Early::Failed(error),
         })?;
@@ -313,8 +313,8 @@ impl Round<'_> {
                 files.sync_all();
                 files.set_profile(self.case.file_system.unwrap_or(Profile::Ext4));
             });
-            // Forget unsupported operations of the preparation, such as setting ACLs for `cp -a`, because they must not
-            // excuse a server that loses mail.
+            // Clear the disk's list of unsupported operations, because the recipe's preparation may have used some,
+            // such as setting ACLs for `cp -a`. They must not count as an excuse if the server itself loses mail.
             disk.take_unsupported();
         }
         self.start_prepared(prepared, disk)
@@ -342,8 +342,7 @@ impl Round<'_> {
         Ok((Ground { run, places, target, server, disk, start }, supervisor))
     }
 
-    /// Sends the load, and lets the fault strike at a random moment. Returns the results of the
-    /// source.
+    /// Sends the load, and lets the fault strike at a random moment. Returns the results of the source.
     fn load_and_strike(
         &self,
         ground: &Ground<'_>,
@@ -351,7 +350,7 @@ impl Round<'_> {
         moments: &mut Moments,
         strike: &mut Strike,
     ) -> Result<PartyResults, Early> {
-        // A disk error strikes only when the server next uses the disk, so plan it early enough for mail to follow.
+        // A full disk or a disk error affects only later writes, so cause it in the first half of the load.
         let last = if self.case.fault.strikes_at_rest() { LOAD } else { LOAD / 2 };
         let planned = moments.within(LOAD / 20, last);
         let source = PartyCommand::source(self.program, &self.bench(), ground.run, self.directory, &ground.target);
@@ -416,8 +415,8 @@ impl Round<'_> {
     ) -> Result<(), Early> {
         if self.cause_fault(ground, supervisor, moments, strike)? {
             sleep(moments.within(Duration::ZERO, MAX_PAUSE));
-            // In two of every four rounds, cause the fault again while the server recovers: once with a full load, and
-            // once with a single message.
+            // In the third and fourth of every four rounds, cause the fault again while the server recovers. One of
+            // these rounds has a full load and the other a single message, so the audit tests the recovery with both.
             if self.case.fault.strikes_recovery() && matches!(self.number % 4, 3 | 0) {
                 self.strike_recovery(ground, supervisor, moments, strike)?;
             }
@@ -429,7 +428,7 @@ impl Round<'_> {
         Ok(())
     }
 
-    /// Causes the fault, and returns true if the server has ended.
+    /// Causes the round's fault. Returns true if the server has ended, so that the caller must start it again.
     fn cause_fault(
         &self,
         ground: &Ground<'_>,
@@ -450,7 +449,7 @@ impl Round<'_> {
         };
         if let (Some(fault), Some(disk)) = (failing, ground.disk) {
             self.fail_operation(disk, fault, moments, strike)?;
-            // Give the server time to end by itself, which a server may do after a disk error, because it cannot know
+            // Give the server time to end by itself. Some servers do so after a disk error, because they cannot know
             // what else the disk has lost.
             sleep(moments.within(Duration::ZERO, MAX_AFTER_ERROR));
         }
@@ -476,7 +475,8 @@ impl Round<'_> {
         Ok(())
     }
 
-    /// Starts the server after the fault. A read error strikes during this start, and may make another start necessary.
+    /// Starts the server after the fault. If the fault is a read error, it strikes during this start, and the server
+    /// may have to be started once more.
     fn bring_back(
         &self,
         ground: &Ground<'_>,
@@ -492,8 +492,8 @@ impl Round<'_> {
         if is_back { Ok(()) } else { self.start_again(ground, supervisor, 3) }
     }
 
-    /// Starts the server again if it has ended by itself and was allowed to. A server may notice an error of its disk
-    /// late, for example when it next looks after its queue. Returns true if the server was started.
+    /// If the server has ended by itself, and `may_end` allows that, starts it again and returns true. A server may
+    /// notice an error of its disk late, for example when it next looks after its queue.
     fn bring_back_once(
         &self,
         ground: &Ground<'_>,
@@ -520,8 +520,8 @@ impl Round<'_> {
         disk.with_files(|files, _| files.set_capacity(DISK_BYTES));
         strike.outages.begins();
         strike.outages.ends();
-        // The round is void only if the server did not use the disk at all, because a server that has reserved space
-        // can still write to a full disk.
+        // The round is void if the server did not try to change or sync anything. It is valid even if no write failed,
+        // because a server that has reserved space can write to a full disk.
         if disk.operations() == before {
             return Err(Early::End(RoundEnd::Void("the server wrote nothing while the disk was full".to_owned())));
         }
@@ -560,14 +560,14 @@ impl Round<'_> {
             supervisor.stop_relay(PartyProcess::terminate)?;
             strike.outages.begins();
         } else {
-            // List the processes before the cut, because reading the `/proc` entry of a process that hangs in a disk
-            // operation might hang as well.
+            // List the server's processes before `cut_now` makes their disk operations hang. Reading the `/proc` entry
+            // of a process that hangs in a disk operation might hang as well.
             let processes = leftovers::processes_in(&ground.places.directory);
             cut.iter().for_each(|disk| disk.cut_now());
             // Kill the processes before their disk operations return, because in a real power cut, no process survives
             // to act on the result of an operation.
             leftovers::send_kill(&processes);
-            // The fault begins only now, because before the kill, the server could still answer a client.
+            // Record the beginning of the fault only now, because the server could answer clients until it was killed.
             strike.begin(self.case.fault);
             strike.outages.begins();
             cut.iter().for_each(|disk| disk.release());
@@ -578,8 +578,8 @@ impl Round<'_> {
         survivor.map_or(Ok(()), |survivor| Err(Early::End(RoundEnd::Void(survivor))))
     }
 
-    /// Starts the server while one of its reads fails. Returns true if the server has started. A server may refuse to
-    /// start because it cannot read its mail.
+    /// Starts the server on a disk on which one read fails with an error. Returns true if the server has started
+    /// nevertheless. A server may refuse to start because it cannot read its mail.
     fn start_with_read_error(
         &self,
         ground: &Ground<'_>,
@@ -587,8 +587,8 @@ impl Round<'_> {
         disk: &Disk,
         moments: &mut Moments,
     ) -> Result<bool, Early> {
-        // Draw a random limit first, and then the read that fails within this limit. Early reads then fail most often,
-        // which is needed because some servers read little when they start.
+        // Draw a random limit `most`, and then draw the failing read from the first `most` reads. This makes an early
+        // read fail more often than a late one, so that the error also strikes servers that read little at their start.
         let most = moments.number(MAX_OPERATION);
         disk.plan(Plan { cut_at: None, fault: Some((Fault::Read(Errno::IO), moments.number(most))) });
         let started = supervisor.start_relay(self.launch(&ground.server, &ground.places, 2));
@@ -604,8 +604,8 @@ impl Round<'_> {
     }
 
     fn start_again(&self, ground: &Ground<'_>, supervisor: &mut Supervisor, start: u32) -> Result<(), Early> {
-        // Only print how the server ended, because the audit judges how the server comes back. A server that takes too
-        // long to stop may end itself by another signal or be killed.
+        // If the server did not exit cleanly, print how it ended, but continue the round. A server that takes too long
+        // to stop may be killed or end itself by another signal. The audit judges only whether the server comes back.
         if let Some(death) = supervisor.take_relay_death() {
             let (case, how) = (self.case.name(), death.how);
             mailrun_process::tell!("mailrun: round {}, {case}: asked to stop, the server ended by: {how}", self.number);
@@ -617,9 +617,9 @@ impl Round<'_> {
         Err(Early::End(RoundEnd::NeverBack(format!("{reason:#}"))))
     }
 
-    /// Waits until the queue is empty, restarts the server, and waits again, because a server may leave mail that it
-    /// could not read until its next start. Returns the state of the queue, and the number of messages that arrived
-    /// only after the restart.
+    /// Waits until the queue is empty, restarts the server, and waits again. If a server could not read some mail, it
+    /// may not retry that mail before its next start. Returns the state of the queue, and the number of messages that
+    /// arrived only after the restart.
     fn empty_queue(
         &self,
         ground: &Ground<'_>,
@@ -647,9 +647,8 @@ impl Round<'_> {
         }
     }
 
-    /// Waits until the server's queue is empty, or until no mail has arrived for `lost_after`. If
-    /// the server cannot be asked about its queue, the wait also ends when all mail that was accepted
-    /// from `source` has arrived.
+    /// Waits until the server's queue is empty, or until no mail has arrived for `lost_after`. If the server cannot be
+    /// asked about its queue, the wait also ends when all mail that was accepted from `source` has arrived.
     fn drain(
         &self,
         ground: &Ground<'_>,
@@ -660,7 +659,7 @@ impl Round<'_> {
         let limit = self.options.lost_after;
         let accepted = source.and_then(|source| source.units.as_ref());
         let address = supervisor.http_of(Role::Sink).filter(|_| !self.trusts_queue);
-        // Ignore a sink that does not answer, because the wait then merely lasts until its time limit.
+        // If the sink does not answer, go on without it. The wait then lasts until its time limit.
         let sink = address.and_then(|address| RemoteSink::connect(address).ok());
         let mut wait = QueueWait::new(supervisor.delivered());
         while !wait.is_over(limit) {
@@ -670,13 +669,13 @@ impl Round<'_> {
                 supervisor.show_wait(wait.settled, accepted, rest);
             }
             if self.expect_running(ground, supervisor, strike)? {
-                // Begin the wait anew, because no mail could arrive while the server was being started.
+                // The server was started again, and no mail could arrive meanwhile, so begin the wait anew.
                 wait = QueueWait::new(supervisor.delivered());
             }
             wait.note_arrivals(supervisor.delivered(), supervisor.settled());
             let settled = wait.settled;
-            // Ask the sink which mail it has, because a mere count may include copies, and mail whose 250 never reached
-            // the source.
+            // Ask the sink which mail it has. The number `settled` is not enough, because it may include mail whose 250
+            // never reached the source.
             let has_all = || match (&sink, accepted) {
                 (Some(sink), Some(accepted)) if settled >= accepted.count() => sink.has_all(ground.run, accepted),
                 _ => Ok(false),
@@ -692,8 +691,8 @@ impl Round<'_> {
         Ok(QueueState::Unknown)
     }
 
-    /// Ends the round if the server has died since it came back, or if the user interrupts the audit. Returns true if
-    /// the server was allowed to end, and has been started again.
+    /// Ends the round if the server has died since it came back, or if the user interrupts the audit. If the server has
+    /// died but `strike.may_end` allows that, starts it again and returns true instead.
     fn expect_running(
         &self,
         ground: &Ground<'_>,
@@ -722,7 +721,7 @@ impl Round<'_> {
         strike: &Strike,
         (queue, after_restart): (QueueState, u64),
     ) -> Result<RoundEnd, Early> {
-        // Ignore a server that does not stop cleanly, because the wait for its mail is over.
+        // Ignore how the server exits, because the round has already stopped waiting for mail from the server.
         supervisor.stop_relay(PartyProcess::terminate)?;
         supervisor.stop_sink()?.map_or(Ok(()), Err)?;
         let mut sink = SinkResults::from(gather::read_party(self.directory, Role::Sink)?);
@@ -784,7 +783,7 @@ impl Round<'_> {
             RoundLoad::Trial => (TRIAL_MESSAGES, 1, Some(TRIAL_SINK)),
             RoundLoad::None => (0, 1, None),
         };
-        // Send the few messages of a smaller load at the rate of the full load, so that they are sent almost at once.
+        // Use the rate of a full load even for a few messages, so that the source sends them almost at once.
         let rate = options.messages.max(messages) as f64 / LOAD.as_secs_f64();
         let title = match self.load {
             RoundLoad::Trial => "the queue command".to_owned(),
@@ -815,16 +814,15 @@ impl Round<'_> {
     }
 }
 
-/// Longest wait in which only copies of messages arrive that had arrived before. Without it, a
-/// server that delivers a damaged message again and again would keep an audit forever (Courier does
-/// so after some power cuts).
+/// If only copies of earlier messages arrive for this long, the round stops waiting. Otherwise an audit would never end
+/// if the server delivers a damaged message again and again, as Courier does after some power cuts.
 const COPIES_LIMIT: Duration = Duration::from_secs(60);
 
 struct QueueWait {
     /// Number of messages that have arrived, counting every copy of a message.
     arrived: u64,
     quiet_since: Instant,
-    /// Like `arrived`, but counts each message once, however many copies of it have arrived.
+    /// Number of messages that have arrived or bounced, counting each message only once.
     settled: u64,
     /// Time of the last arrival that was not a copy.
     only_copies_since: Instant,
@@ -847,8 +845,7 @@ impl QueueWait {
         }
     }
 
-    /// Reports whether no more mail is expected: nothing has arrived for `limit`, or only copies
-    /// for [`COPIES_LIMIT`].
+    /// Reports whether to stop waiting, because no mail arrived for `limit`, or only duplicates for [`COPIES_LIMIT`].
     fn is_over(&self, limit: Duration) -> bool {
         self.quiet_since.elapsed() >= limit || self.only_copies_since.elapsed() >= COPIES_LIMIT.max(limit)
     }
@@ -862,8 +859,8 @@ impl QueueWait {
         }
     }
 
-    /// Reports whether the queue has been empty, and no mail has arrived, for `SETTLE`. The mail that left the queue
-    /// last has then reached the sink.
+    /// Reports whether the queue has been empty, and no mail has arrived, for at least `SETTLE`. By then, the mail that
+    /// left the queue last has reached the sink.
     fn is_empty(&self) -> bool {
         self.empty_since.is_some_and(|since| since.elapsed() >= SETTLE) && self.quiet_since.elapsed() >= SETTLE
     }

@@ -16,7 +16,7 @@ use std::io;
 use std::ops::Range;
 use std::time::Duration;
 
-/// Shortest word of a reply that may be a queue id. Shorter words occur in names by chance.
+/// Minimum length of a queue ID in the server's reply. Shorter words of the reply occur in file names by chance.
 const MIN_ID_CHARS: usize = 6;
 
 /// Maximum size in bytes of a file that can be the envelope of a message. A larger file is not taken for an envelope,
@@ -41,25 +41,25 @@ pub(super) struct Event {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Story {
     pub(super) events: Vec<Event>,
-    /// Word of the server's reply that is also part of a file name on the disk, and is therefore taken for the server's
-    /// queue ID of the message.
+    /// Queue ID that the server gave the message. It is a word of the server's reply that also occurs in the name of a
+    /// file, or in a small file such as an envelope.
     pub(super) queue_id: Option<String>,
-    /// Set if any file ever contained the message.
+    /// Set if any file of the server ever contained the message.
     pub(super) was_written: bool,
-    /// Numbers of all files and directories that concern the message. A file has several numbers, because each power
-    /// cut gives it a new one.
+    /// Inode numbers of all files and directories that concern the message. One file may have several of these numbers,
+    /// because it gets a new one at each power cut.
     pub(super) concerned: Vec<Inode>,
     /// Parts of the message that were not durable when the 250 came. `None` if no call was logged after the 250.
     pub(super) gaps: Option<Vec<Gap>>,
-    /// Index of the logged call with which the power was cut after the 250.
+    /// Index in the call log of the entry that marks the power cut after the 250.
     pub(super) cut: Option<usize>,
     pub(super) cut_at: Option<Duration>,
     /// What the power cut left of each file, one line per file, such as `queue/m1 is gone`.
     pub(super) left: Vec<String>,
-    /// Set if the message was complete on the disk after the cut.
+    /// Set if the message's files had the same content after the power cut as before it.
     pub(super) was_kept: bool,
-    /// Set if the power cut left every file with the text of the message as it was. Other files of the message may have
-    /// changed, such as a log whose name contains the queue ID.
+    /// Set if the power cut changed no file that contains the text of the message. It may have changed other files of
+    /// the message, such as a log whose name contains the queue ID.
     pub(super) was_text_kept: bool,
 }
 
@@ -68,7 +68,7 @@ pub(super) struct Story {
 pub(super) struct Gap {
     path: String,
     data: Option<DataGap>,
-    /// Set if the change that gave the file its path was not durable.
+    /// Set if the file's name was not durable, for example because no sync followed its rename.
     name: Option<LostName>,
 }
 
@@ -78,7 +78,7 @@ enum DataGap {
     NeverSynced,
     /// The file was written again after its last sync.
     WrittenSince,
-    /// A sync failed and dropped the data. A later sync, if there was one (`is_repeated`), does not write dropped data.
+    /// A sync failed and dropped the data, so no later sync writes it. `is_repeated` is set if there was a later sync.
     Dropped {
         is_repeated: bool,
     },
@@ -86,7 +86,7 @@ enum DataGap {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct LostName {
-    /// The former path, if the lost change was a rename.
+    /// Path before the rename, if the name was not durable because of a rename.
     former: Option<String>,
     path: String,
 }
@@ -142,12 +142,12 @@ fn directory_of(path: &str) -> &str {
     path.rsplit_once('/').map_or("(the top one)", |(directory, _)| directory)
 }
 
-/// A file that contained the message, or whose name or contents have the queue id of the message.
+/// A file that contained the message at some time, or that has the message's queue ID in its name or contents.
 #[derive(Clone, Debug, Default)]
 struct Holder {
     /// Bytes of the file that hold the message. `None` if all of the file belongs to the message.
     mail: Option<Range<usize>>,
-    /// Set if the file contained other messages as well.
+    /// Set if the file also contained other messages than the explained one.
     is_shared: bool,
     /// Set if the file was synced after its first write, even if that sync failed.
     has_been_synced: bool,
@@ -216,12 +216,12 @@ struct Finder<'a> {
     ids: Vec<&'a str>,
     id: Option<&'a str>,
     holders: BTreeMap<Inode, Holder>,
-    /// Files that contain other messages of the run.
+    /// Files that contain messages of the run other than the explained one.
     with_others: BTreeSet<Inode>,
-    /// Files that contain words of the reply that may be the queue ID, with these words.
+    /// For each file, the words in it that also occur in the server's reply and may be the queue ID.
     with_ids: BTreeMap<Inode, BTreeSet<&'a str>>,
-    /// Files that cannot be the envelope of a single message: logs, large files, and files with the IDs of several
-    /// messages.
+    /// Files that cannot be the envelope of a single message, because they are logs, are too large, or contain the
+    /// queue IDs of several messages.
     not_envelopes: BTreeSet<Inode>,
 }
 
@@ -261,9 +261,9 @@ impl Finder<'_> {
         }
     }
 
-    /// Adds the files that belong to the message by their contents, such as an envelope whose name is a number. Files
-    /// of several messages, such as logs, are left out. A word that is also in the text of another message, such as the
-    /// server's own name, is no queue ID.
+    /// Adds files that belong to the message because they contain its queue ID, such as an envelope whose file name is
+    /// a mere number. Files of several messages, such as logs, are left out. A word that is also in the text of another
+    /// message, such as the server's own name, is no queue ID.
     fn add_envelopes(&mut self) {
         let has_own_mail = |inode: &Inode| self.holders.get(inode).is_some_and(|holder| holder.mail.is_some());
         let others =
@@ -302,8 +302,8 @@ impl Finder<'_> {
     }
 }
 
-/// Returns the latest time at which the server can have answered the message. A reply that the source reads while the
-/// power is off was sent before the cut, and the server has made no call since then.
+/// Returns the latest time at which the server can have sent the reply that the source read at `read`. A reply that was
+/// read while the power was off was sent before the cut, so this returns the time of the cut.
 fn answered_at(calls: &[LoggedCall], read: Duration) -> Duration {
     let at =
         |is_wanted: fn(&Call) -> bool| calls.iter().filter(move |logged| is_wanted(&logged.call)).map(LoggedCall::at);
@@ -311,10 +311,10 @@ fn answered_at(calls: &[LoggedCall], read: Duration) -> Duration {
     outages.filter(|(off, on)| (*off..=*on).contains(&read)).map(|(off, _)| off).next().unwrap_or(read)
 }
 
-/// Replays the logged calls and tells the story of a message from them.
+/// Replays the log of file system calls, and collects what the server did with the files of one message.
 ///
 /// # Errors
-/// Fails if a logged call cannot be replayed.
+/// Fails if a call in the log cannot be repeated on the simulated file system.
 pub(super) fn tell(stored: &StoredCalls, asked: &Asked) -> io::Result<Story> {
     let answered = asked.answered.map(|read| answered_at(&stored.calls, read));
     let asked = &Asked { answered, ..asked.clone() };
@@ -361,14 +361,14 @@ struct Teller<'a> {
     holders: BTreeMap<Inode, Holder>,
     story: Story,
     is_answered: bool,
-    /// Content of the message's files before the power cut. Set only while the power is off after the 250.
+    /// Content of the message's files before the cut. Set from a power cut after the 250 until the power is on again.
     before_cut: Option<BTreeMap<String, Vec<u8>>>,
-    /// Set if the last event is a write or a sync, to which further calls of the same kind can be added. Holds the last
-    /// call, the time of the first call, the total bytes of the calls, and their number.
+    /// If the last event is a write or a sync, the next call of the same kind is merged into it. The values are the
+    /// last call, the time of the first call, the total bytes, and the number of calls.
     repeated: Option<(Repeated, Duration, u64, u64)>,
 }
 
-/// A call that servers make several times in a row.
+/// A call that servers often repeat. The list of events shows repeated calls on the same file as a single event.
 #[derive(Clone, Copy, Debug)]
 enum Repeated {
     Write(Inode, u64),
@@ -502,8 +502,9 @@ impl Teller<'_> {
         self.tell_repeated(at, Repeated::Write(inode, bytes as u64), text);
     }
 
-    /// Adds a call to the story. If the last event is a call of the same kind on the same file, adds to that event,
-    /// which keeps the time of its first call. `text` makes the event's text from the total number of bytes.
+    /// Adds a call to the list of events. If the last event is a call of the same kind on the same file, extends that
+    /// event, and keeps the time of its first call. `text` is called with the total number of bytes of these calls and
+    /// returns the event's description.
     fn tell_repeated(&mut self, at: Duration, call: Repeated, text: impl Fn(u64) -> String) {
         let last = self.repeated.take().filter(|(last, ..)| last.is_like(call));
         let (first, bytes, calls) = last.map_or((at, 0, 0), |(_, first, bytes, calls)| (first, bytes, calls));
@@ -546,10 +547,10 @@ impl Teller<'_> {
         contents
     }
 
-    /// Once the power is on again, adds to the story what the cut has left of the message's files.
+    /// Once the power is on again, describes in `story.left` what the power cut has left of the message's files.
     fn tell_what_is_left(&mut self, files: &mut FileSystem, next: &Call) {
-        // Without power, the log gets only the cut itself, the closing of files, and a sync that came before the cut,
-        // so any other call shows that the power is on.
+        // While the power is off, only three kinds of calls are logged: the cut itself, closing a file, and a sync that
+        // was requested before the cut. Any other call shows that the power is on again.
         let is_on = !matches!(next, Call::Cut { .. } | Call::Close { .. } | Call::SyncAll);
         if !is_on || self.before_cut.is_none() {
             return;
@@ -598,7 +599,7 @@ fn named(directory: Option<&String>) -> &str {
     directory.map(String::as_str).filter(|path| !path.is_empty()).unwrap_or("at the top")
 }
 
-/// Finds the unsynced change of names that gave the file, or a directory above it, its current path.
+/// Finds the last unsynced name change, of the file or a directory above it, that led to the current path.
 fn lost_name(files: &FileSystem, path: &str) -> LostName {
     let leads_to = |changed: &str| path == changed || path.starts_with(&format!("{changed}/"));
     let concerned = files.unsynced_names().rev().find_map(|change| {
@@ -687,7 +688,7 @@ mod tests {
             self.answered = Some(clock());
         }
 
-        /// Cuts the power so that everything that was not synced is lost, and returns the story of message 3.
+        /// Cuts the power so that all data without a sync is lost, and returns what `tell` says about message 3.
         fn story(mut self) -> Story {
             self.files.turn_off();
             if self.answered.is_none() {

@@ -60,7 +60,8 @@ pub(super) fn record(options: &AuditOptions, started_at: Timestamp, directory: &
                     audit.lossy_rounds.push(account.source.run_id.clone());
                 }
                 audit.losses.extend(account.losses);
-                // Ignore an error about records that cannot be joined, because one program made them all on one host.
+                // Ignore errors, because our own records cause none: adding a record fails only if it has an unreadable
+                // histogram or another host's clock.
                 if !is_remark {
                     let _ = sources.add(account.source, "source");
                     account.sink.map(|sink| sinks.add(sink, "sink"));
@@ -102,9 +103,9 @@ fn row_of(rows: &mut Vec<AuditRow>, case: AuditCase) -> &mut AuditRow {
     &mut rows[position]
 }
 
-/// Returns the upper bound of the share of faults that lose mail. There is no bound if a round was dropped because the
-/// server had needed an operation that the disk does not support: only rounds that failed are dropped, so the others
-/// would prove too much.
+/// Returns the upper bound of the share of faults that lose mail, or `None` if a fault has lost or damaged mail. Also
+/// returns `None` if a failed round was dropped because the disk does not support some operation, because the bound
+/// would be too low without that round.
 fn bound_of(row: &AuditRow) -> Option<f64> {
     let harm = row.lost + row.not_delivered + row.corrupt + row.not_supported;
     loss_bound(row.rounds).filter(|_| harm == 0)
@@ -204,7 +205,7 @@ fn verdict(record: &Record, never_back: Option<String>) -> Verdict {
             listed(&row.unsupported),
             counted(row.not_supported, "round")
         );
-        // Report these rounds even if all others were good, because only a round that failed can end as not supported.
+        // Report dropped rounds even if all others were good, because the server failed or lost mail in each of them.
         reasons.push(Reason::new(Cause::Unfinished, text));
     }
     let has_accepted_nothing = |row: &AuditRow| row.rounds == 0 && row.void_reasons == [NOTHING_ACCEPTED];
@@ -228,14 +229,14 @@ fn verdict(record: &Record, never_back: Option<String>) -> Verdict {
         reasons.push(Reason::new(Cause::Interrupted, "The audit was interrupted before its end."));
     }
     let mut verdict = judge::decide(reasons, &pass_text(rows, ledger));
-    // Append the faults that the audit left out to the verdict's own sentence, because people quote only this sentence.
+    // Add the faults that the audit left out to the verdict's sentence, because people quote only this sentence.
     for line in record.audit.iter().flat_map(|audit| &audit.left_out) {
         verdict.why = format!("{}; {line}", verdict.why.trim_end_matches('.'));
     }
     verdict
 }
 
-/// Describes losses on a file system whose losses do not change the verdict.
+/// Describes losses on a file system that the user did not choose. Such losses do not change the verdict.
 fn remark(row: &AuditRow) -> Option<Reason> {
     let missing = row.lost + row.not_delivered + row.corrupt;
     let lost = (missing > 0)
@@ -246,14 +247,14 @@ fn remark(row: &AuditRow) -> Option<Reason> {
     (!words.is_empty()).then(|| Reason::new(Cause::Remark, format!("With {}, {}.", row.fault, listed(&words))))
 }
 
-/// Returns the cause to report for a fault's rounds that did not count. If no round of this fault
-/// counted, the audit is unfinished, because each fault needs a round that counts.
+/// Decides how rounds that tested nothing (void rounds) change the verdict. If all rounds of a fault were void, the
+/// audit is unfinished. Otherwise, the void rounds only cause a remark.
 fn cause_of_void(row: &AuditRow) -> Cause {
     if row.rounds == 0 { Cause::Unfinished } else { Cause::Remark }
 }
 
-/// Describes an audit that found nothing. The number of rounds, not of messages, limits the losses that the audit might
-/// have missed, because a fault hits all messages of a round in the same way.
+/// Returns the reason for a PASS, such as `no loss in 20 rounds of kill`. How many losses the audit may have missed
+/// depends on the number of rounds, not of messages, because a fault hits all messages of a round in the same way.
 fn pass_text(rows: &[AuditRow], ledger: &LedgerRow) -> String {
     let answered = count(ledger.accepted.unwrap_or_default());
     let rounds = |(at, row): (usize, &AuditRow)| match at {
@@ -277,7 +278,7 @@ mod tests {
     use mailrun_measurement::threshold::{RunProtocol, Threshold};
     use std::time::Duration;
 
-    /// Makes the record of an audit whose lost, bounced and delivered messages sum to the messages that were sent.
+    /// Makes the record of an audit that knows for each message whether it was lost, bounced or delivered.
     fn audited(faults: Vec<AuditRow>, threshold: Option<&str>) -> Record {
         let sum = |number: fn(&AuditRow) -> u64| faults.iter().map(number).sum::<u64>();
         let (accepted, lost, not_delivered) =

@@ -16,15 +16,14 @@ use mailrun_schedule::pacing::ArrivalSchedule;
 use std::path::Path;
 use std::time::Duration;
 
-/// Share of the due messages that the source may leave unsent in a trial that is too short to measure the growth of its
-/// backlog.
+/// Share of the due messages that may be unsent at the end of a trial without counting as lost. It applies only if the
+/// trial is too short to measure the growth of its backlog.
 const MAX_UNSENT: f64 = 0.01;
-/// Last share of a trial, in which due messages may still wait for a session when the trial ends. They do not count as
-/// due, because the source stops at the end of the trial and would otherwise have sent them soon. This applies only if
-/// the growth of the backlog could be measured.
+/// Last part of a trial, as a share of its duration. If the growth of the backlog is known, unsent messages that fell
+/// due in this part are ignored, because they may only have waited for a session.
 const MAX_WAIT: f64 = 0.1;
-/// Seconds after the end of the load in which the backlog must be delivered. In a shorter trial, the limit is the
-/// trial's duration.
+/// Time limit in seconds for delivering the backlog after the load has ended. After a shorter trial, the server gets
+/// only as much time as the trial lasted.
 const DRAIN_LIMIT_S: f64 = 5.0;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +33,7 @@ pub(super) enum TrialSubject {
     Server,
 }
 
-/// Decides from a trial's record whether its figures count, the trial is void, or the search ends.
+/// Decides from a trial's record whether the trial counts, is void, or ends the search.
 ///
 /// # Errors
 ///
@@ -63,8 +62,7 @@ pub(super) fn judge_trial(
     Ok(JudgedTrial { outcome, latency_ms, delivered_per_s, why })
 }
 
-/// Returns the last stage that was observed: delivery if a sink counted it, and otherwise
-/// acceptance.
+/// Returns the figures of deliveries if a sink counted them, and otherwise those of acceptance.
 fn last_stage(record: &Record) -> Option<&StageRow> {
     let delivered = record.ledger.delivered.and_then(|_| record.stage(Stage::Delivered));
     delivered.or_else(|| record.stage(Stage::Accepted))
@@ -73,9 +71,9 @@ fn last_stage(record: &Record) -> Option<&StageRow> {
 /// Returns an outcome and its reason if the trial ends the search, because the user stopped it or because mail was
 /// lost.
 ///
-/// Mail that is still in the queue of our own relay counts as late, not as lost. The queue of
-/// another server cannot be read. Its mail counts as late if it arrives before arrivals pause for
-/// `BenchOptions::lost_after`. Mail that is then still missing may be lost, so the search ends.
+/// Mail that is still in the queue of our own relay counts as late, not as lost. The bench cannot read the queue of
+/// another server, so it waits until no mail has arrived for `BenchOptions::lost_after`. Mail that arrives until then
+/// counts as late. Mail that is still missing may be lost, so the search ends.
 fn ending(record: &Record) -> Option<(TrialOutcome, String)> {
     let stopped =
         first_reason(record, |cause| cause == Cause::Interrupted).map(|(_, why)| (TrialOutcome::Stopped, why));
@@ -88,7 +86,8 @@ pub(super) fn loss_reason(record: &Record) -> Option<(Cause, String)> {
     first_reason(record, |cause| losses.contains(&cause))
 }
 
-/// Returns the first reason whose cause `is_wanted` accepts. A verdict lists its most serious reasons first.
+/// Returns the verdict's first reason whose cause `is_wanted` accepts. It is the most serious one, because the verdict
+/// lists the most serious reasons first.
 fn first_reason(record: &Record, is_wanted: impl Fn(Cause) -> bool) -> Option<(Cause, String)> {
     let verdict = &record.verdict;
     let found = verdict.causes.iter().zip(&verdict.reasons).find(|(cause, _)| is_wanted(**cause));
@@ -152,8 +151,8 @@ fn figures(
     })
 }
 
-/// Counts the messages that were due. A message is left out if it still waited for a session when
-/// the trial ended, but could have met the goal.
+/// Counts the messages that were due. A message that was still unsent when the trial ended is left out if it fell due
+/// so late that it could still have met the goal.
 fn due(record: &Record, trial: SearchTrial, goal: &LossGoal, has_growth: bool) -> u64 {
     let created = created(record);
     let TrialLoad::RatePerS(rate) = trial.load else { return created };
@@ -202,8 +201,8 @@ fn due_messages(record: &Record, rate_per_s: f64, duration_s: f64) -> f64 {
 /// Returns by how many messages per second the backlog grew. The backlog is the messages that were
 /// due but not yet delivered.
 ///
-/// By Little's law, a backlog is rate × latency. The backlog cannot have grown by more than the messages that were left
-/// when the load ended. These are the messages that were never begun, plus rate × drain time.
+/// By Little's law, a backlog is rate × latency. The growth is limited by the backlog that was left when the load
+/// ended. This backlog is the messages that the source never began to send, plus rate × drain time.
 fn growth(record: &Record, trial: SearchTrial) -> Option<f64> {
     let TrialLoad::RatePerS(rate) = trial.load else { return None };
     record.ledger.delivered?;
@@ -213,8 +212,7 @@ fn growth(record: &Record, trial: SearchTrial) -> Option<f64> {
     Some(growth.min(left / half_s))
 }
 
-/// Computes a backlog for each row of the series, at the time when half of the row's messages were
-/// due.
+/// Estimates the backlog in each interval of the series, for the time at which half of its messages were due.
 fn backlog_samples(record: &Record, rate: f64) -> Vec<BacklogSample> {
     let mut samples = Vec::new();
     let mut due_before = 0.0;
@@ -251,7 +249,7 @@ pub(super) struct TrialOrder<'a> {
     /// Name of the trial in the progress line, for example `trial 3, 1,000/s`.
     pub(super) title: String,
     pub(super) directory: &'a Path,
-    /// Arrival pattern of trials with a rate. A trial without a rate runs flat out and ignores it.
+    /// Arrival pattern of the messages. A trial without a rate ignores it, and sends as fast as it can.
     pub(super) arrival: Arrival,
     pub(super) seed: u64,
     pub(super) is_first: bool,
@@ -271,20 +269,20 @@ pub(super) trait TrialSeries {
     /// Ends the series, for example by stopping its relay, and returns remarks for the report.
     ///
     /// # Errors
-    /// Returns an error if a relay that still runs does not stop.
+    /// Returns an error if the relay of the series is still running and cannot be stopped.
     fn finish(&mut self) -> Result<Vec<String>>;
 }
 
 #[derive(Clone, Debug)]
 pub struct CapacityOptions {
-    /// Options of the bench. Each trial replaces the rate, the duration and the directory.
+    /// Options with which each trial runs the bench. Each trial replaces the rate, the duration and the directory.
     pub bench: BenchOptions,
     pub course: SearchCourse,
 }
 
 #[derive(Clone, Debug)]
 pub struct MadesCapacityOptions {
-    /// Options of the bench. Each trial replaces the rate, the duration and the directory.
+    /// Options with which each trial runs the bench. Each trial replaces the rate, the duration and the directory.
     pub bench: MadesBenchOptions,
     pub course: SearchCourse,
 }
@@ -297,9 +295,9 @@ pub struct SearchCourse {
     /// Duration of each trial of the confirmation. `None` skips the confirmation.
     pub confirm: Option<Duration>,
     pub arrival: Arrival,
-    /// Seed of the first trial, and of the order in which the confirmation runs its loads.
+    /// Seed of the first trial, and of the random order of the loads when the capacity is confirmed.
     pub seed: u64,
-    /// Demand for which the report plans servers. The search fills in its `capacity_per_s`.
+    /// Traffic for which the report computes the number of servers. The search fills in `capacity_per_s`.
     pub planning: PlanningInputs,
     /// Command line that the user typed, for the report.
     pub command: Vec<String>,
@@ -313,8 +311,8 @@ mod tests {
     use mailrun_measurement::threshold::{RunProtocol, Threshold};
     use mailrun_report::sample;
 
-    /// Makes the record of a trial of 2 s through our relay at 1,000/s. Each row gives the messages
-    /// due in one second, the messages delivered and their median latency in ms.
+    /// Makes the record that the tests judge, as of a trial that sent 1,000 messages/s through our relay for 2 s. Each
+    /// row gives the messages due in one second, the messages delivered and their median latency in ms.
     fn trial_of(rows: &[(u64, u64, f64)], drain_s: f64) -> Record {
         let mut record = sample::held();
         let row = |(second, (created, delivered, p50_ms)): (usize, &(u64, u64, f64))| SeriesRow {

@@ -1,5 +1,5 @@
-//! Trials of a MADES endpoint. Each trial is a run of the MADES bench, against an endpoint that the bench simulates or
-//! against the user's endpoint.
+//! Runs the trials of a capacity search for a MADES endpoint. Each trial is a run of the MADES bench, against an
+//! endpoint that the bench simulates or against the user's endpoint.
 use super::judgement::{MadesCapacityOptions, TrialOrder, TrialSeries, TrialSubject};
 use crate::mades::{self, MadesTarget};
 use anyhow::Result;
@@ -30,8 +30,8 @@ impl TrialSeries for MadesTrials<'_> {
             .with("seed", order.seed)
             .with_some("rate", rate)
             .with_some("arrival", rate.map(|_| value_name(arrival)))
-            // Send a preflight message only before the first trial, which shows that the endpoint
-            // answers. Under load, the endpoint might answer a preflight message too late.
+            // With a real endpoint, only the first trial sends a preflight message, to show that the endpoint answers.
+            // After a trial with a high load, the endpoint might answer a preflight message too late.
             .flag("no-preflight", !order.is_first && options.target != MadesTarget::StandIn);
         options.out = Some(order.directory.to_owned());
         options.name = order.name.to_owned();

@@ -1,4 +1,4 @@
-//! Trials of a mail server. Each trial is a run of the bench, and consecutive runs share one relay.
+//! Trials of a capacity search for a mail server. Each is a run of the bench, and consecutive runs share one relay.
 use super::judgement::{CapacityOptions, TrialOrder, TrialSeries, TrialSubject};
 use crate::programs::own_program;
 use crate::relay_keeper::RelayKeeper;
@@ -31,8 +31,8 @@ impl TrialSeries for MailTrials<'_> {
         options.out = Some(order.directory.to_owned());
         options.name = order.name.to_owned();
         options.title = Some(order.title);
-        // When the load begins, a server has to start processes and open connections. The warm-up
-        // keeps this delay from counting as a backlog.
+        // Let each trial begin with a warm-up, in which the server starts processes and opens connections. Otherwise,
+        // mail that waits for this would count as a backlog.
         let warm_up_s = (order.trial.duration_s * WARM_UP_SHARE).min(MAX_WARM_UP_S);
         options.source_options = options.source_options.with("warm-up", format!("{:.0}us", warm_up_s * 1e6));
         options.workload.duration_limit_s = Some(warm_up_s + order.trial.duration_s);
@@ -42,8 +42,8 @@ impl TrialSeries for MailTrials<'_> {
             TrialLoad::RatePerS(rate) => (order.arrival, Some(rate)),
         };
         if !order.is_first {
-            // Send a preflight message only before the first trial, which shows that the server
-            // accepts such mail. Under load, the server might refuse the preflight message.
+            // Only the first trial sends a preflight message, to show that the server accepts such mail. Under load,
+            // the server might refuse it.
             options.preflight = BenchPreflight::Off;
         }
         let outcome = run_in_series(&self.program, &options, &mut self.keeper)?;

@@ -29,12 +29,12 @@ use mailrun_text::numbers::{latency, rate, seconds};
 use std::path::Path;
 use std::time::Instant;
 
-/// Maximum number of confirmations. If a load at or below the capacity misses a goal in a
+/// A search confirms its result at most this many times. If a load at or below the capacity misses a goal in a
 /// confirmation, the search continues at lower rates, and its new result is confirmed again.
 const MAX_CONFIRMATIONS: u64 = 3;
 
-/// Difference between the seeds of two trials. It is larger than the number of a source's workers,
-/// because worker n adds n to the seed.
+/// Each trial adds this number to the seed of the trial before. It is larger than the number of a source's workers,
+/// because worker n adds n to the seed, and no seed should be used twice.
 const SEED_STEP: u64 = 1 << 20;
 
 /// Searches until the capacity is found, the user stops the search, or a trial cannot run. The report covers the trials
@@ -51,8 +51,7 @@ pub fn search(options: &CapacityOptions) -> Result<(CapacityRun, Option<anyhow::
     outcome.inspect_err(|_| directory.discard())
 }
 
-/// Searches for the capacity of a MADES endpoint, in the same way as `search` does for a mail
-/// server.
+/// Searches for the capacity of a MADES endpoint, in the same way as `search` does for a mail server.
 ///
 /// # Errors
 ///
@@ -106,8 +105,8 @@ impl<'a> CapacityRunner<'a> {
             if has_held || round == MAX_CONFIRMATIONS || self.is_stopped() || self.lost.is_some() {
                 break (result, confirmation);
             }
-            // After a failed confirmation, the search continues from the confirmation's results at lower rates, so
-            // count its trials as trials of the search.
+            // If the confirmation failed, the search continues at lower rates and takes the confirmation's results into
+            // account. So list the confirmation's trials as trials of the search.
             self.trials.extend(confirmation.into_iter().map(|load| load.trial));
             round += 1;
         };
@@ -161,9 +160,8 @@ impl<'a> CapacityRunner<'a> {
         Ok(outcome)
     }
 
-    /// Runs a trial and judges it. Returns `None` if the user interrupted the trial before it had a
-    /// record, or if it could not run but there are earlier trials to report. If the first trial
-    /// cannot run, returns its error.
+    /// Runs a trial and judges it. Returns `None` if the user interrupted the trial before it had a record, or if it
+    /// could not run but there are earlier trials to report. If the first trial cannot run, returns its error.
     fn carry_out(&mut self, trial: SearchTrial, name: &str, title: String) -> Result<Option<(CapacityTrial, Record)>> {
         let directory = self.directory.join(name);
         // Give each trial its own seed, because the same seed would repeat the same random bursts.
@@ -226,8 +224,8 @@ impl<'a> CapacityRunner<'a> {
     }
 }
 
-/// Passes the results of a confirmation to the search. Returns false if a load at or below the capacity missed a
-/// goal.
+/// Tells the search which loads met the goals when a confirmation tested the capacity again. Returns false if a load at
+/// or below the capacity missed a goal.
 fn take_confirmation(search: &mut CapacitySearch, confirmation: &[ConfirmedLoad]) -> bool {
     let mut has_held = true;
     for load in confirmation {
@@ -239,8 +237,8 @@ fn take_confirmation(search: &mut CapacitySearch, confirmation: &[ConfirmedLoad]
     has_held
 }
 
-/// Makes remarks on goals that half of the messages miss even at the lowest rate, and on goals
-/// whose limit is too long for the trials.
+/// Makes remarks on goals that half of the messages miss even at the lowest rate, and on goals that cannot be tested
+/// because their limit is too long for the duration of the trials.
 fn limit_remarks(goals: &[LossGoal], settings: &SearchSettings, trials: &[CapacityTrial]) -> Vec<String> {
     let timed = goals.iter().find_map(LossGoal::stage);
     let with_rate = trials.iter().filter_map(|trial| match trial.trial.load {
@@ -262,8 +260,8 @@ fn limit_remarks(goals: &[LossGoal], settings: &SearchSettings, trials: &[Capaci
 /// Returns a warning if the trials are too short to show that a growing backlog misses this goal.
 pub fn short_trials_remark(goal: &LossGoal, settings: &SearchSettings) -> Option<String> {
     let limit_s = goal.limit()?.as_secs_f64();
-    // Ignore a limit of `trial_s` or more, which no usual trial is long enough to reach, because it is meant as a
-    // deadline and not as a goal for the latency.
+    // Ignore a limit that is not shorter than a whole trial (`trial_s`), because it is meant as a deadline and not as a
+    // goal for the latency.
     let is_long = !settings.holds_limit(limit_s) && limit_s < settings.trial_s;
     is_long.then(|| {
         format!(
@@ -310,18 +308,17 @@ pub fn check_goals(goals: &[LossGoal], target: &BenchTarget) -> Result<()> {
 ///
 /// # Errors
 ///
-/// Never fails in practice, because the text of the goal is built in and valid.
+/// Fails only if the goal's text cannot be parsed. This never happens, because the text is built in and valid.
 pub fn default_goal(target: &BenchTarget) -> Result<LossGoal> {
     let stage = if matches!(target, BenchTarget::Server { sink: None, .. }) { "accepted" } else { "delivered" };
     within_a_minute(stage, RunProtocol::Smtp)
 }
 
-/// Returns the goal to use for a MADES endpoint if the user gave none. It demands that everything is delivered within a
-/// minute.
+/// Returns the goal to use for a MADES endpoint if the user gave none: all messages must be delivered within a minute.
 ///
 /// # Errors
 ///
-/// Never fails in practice, because the text of the goal is built in and valid.
+/// Fails only if the goal's text cannot be parsed. This never happens, because the text is built in and valid.
 pub fn default_mades_goal() -> Result<LossGoal> {
     within_a_minute("delivered", RunProtocol::Mades)
 }

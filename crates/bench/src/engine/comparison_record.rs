@@ -21,11 +21,11 @@ struct ComparisonRecord<'a> {
     version: Cow<'a, str>,
     title: Cow<'a, str>,
     tables: Vec<StoredTable>,
-    /// The figures of each run, if the runs have no records of their own.
+    /// Table with the figures of each run. It is absent if every run has written a record of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     runs: Option<StoredTable>,
     remarks: Cow<'a, [String]>,
-    /// Names of the directories of the runs, which are beside this record.
+    /// Names of the run directories, which are in the same directory as this record.
     #[serde(default)]
     run_directories: Cow<'a, [String]>,
     outcome: Outcome,
@@ -72,7 +72,7 @@ impl StoredTable {
         Self { columns: columns.collect(), leave_out }
     }
 
-    /// Makes the table, with empty cells in a column that a damaged record has cut short.
+    /// Restores the table from its columns. If the record is damaged and a column lacks cells, these cells stay empty.
     fn table(self) -> Table {
         let rows = self.columns.iter().map(|column| column.cells.len()).max().unwrap_or(0);
         let titles = self.columns.iter().map(|column| (plain(&column.title), column.align.0));
@@ -86,12 +86,12 @@ impl StoredTable {
     }
 }
 
-/// Returns the directories of runs that the record of the comparison in `directory` lists. Returns none if there is no
-/// such record.
+/// Returns the run directories that the comparison record in `directory` lists, or none if there is no such record.
 pub(crate) fn run_directories(directory: &Path) -> Vec<PathBuf> {
     let json = fs::read(directory.join(COMPARISON_FILE)).unwrap_or_default();
     let names = TextReport::from_json(&json).map(|report| report.run_directories).unwrap_or_default();
-    // Skip a name that leads to another place, because the next run into `directory` deletes what is listed here.
+    // Skip paths that are not directly in `directory`, because a new run in `directory` deletes all directories listed
+    // here.
     let is_beside = |name: &String| Path::new(name).components().eq([Component::Normal(OsStr::new(name))]);
     names.into_iter().filter(is_beside).map(|name| directory.join(name)).collect()
 }
@@ -117,8 +117,7 @@ impl TextReport {
         Ok(serde_json::to_string_pretty(&record).context("a comparison is always JSON")? + "\n")
     }
 
-    /// Returns the figures of each run as a table for a terminal of `width` columns, if the report
-    /// has them.
+    /// Returns the figures of each run as a table for a terminal of `width` columns, if the report has them.
     pub fn runs(&self, width: usize) -> Option<String> {
         self.runs.as_ref().map(|runs| runs.terminal(width))
     }

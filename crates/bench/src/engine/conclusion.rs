@@ -1,5 +1,5 @@
-//! The verdict of a scenario with several runs. It uses the same words as the verdict of a single run, and defects
-//! decide it in the same order.
+//! The verdict of a scenario with several runs. It uses the same words as the verdict of a single run, and the same
+//! order of defects, of which the most serious one decides.
 use mailrun_measurement::record::Outcome;
 use mailrun_report::{TextStyle, outcome_word};
 
@@ -13,9 +13,8 @@ pub(crate) struct Defects {
     pub(crate) invalid: Vec<String>,
     /// Targets and thresholds that were missed.
     pub(crate) missed: Vec<String>,
-    /// Mail that was accepted but not delivered. It may be lost, or in a queue that cannot be read.
-    /// Unlike other scenarios without a result, a scenario with such mail never counts as a
-    /// success.
+    /// Mail that was accepted but not delivered. Because it may be lost, or in a queue that cannot be read, a scenario
+    /// with such mail never counts as a success.
     pub(crate) undelivered: Vec<String>,
     /// Thresholds that could not be evaluated, and runs that are missing because the user stopped.
     pub(crate) unobserved: Vec<String>,
@@ -35,15 +34,15 @@ impl Defects {
 pub struct Conclusion {
     pub outcome: Outcome,
     why: String,
-    /// Set if an invalid or inconclusive outcome must not count as a success, because targets or
-    /// thresholds were asked for, or because mail was not delivered.
+    /// Set if the program must report failure when the outcome is invalid or inconclusive, because the user asked for
+    /// targets or thresholds, or because mail was not delivered.
     pub is_strict: bool,
     pub is_interrupted: bool,
 }
 
 impl Conclusion {
-    /// Decides the outcome from the defects. `pass` is the reason for a PASS, if there are no
-    /// defects. The caller sets `is_strict` if the user asked for targets or thresholds.
+    /// Returns the outcome of the most serious defect, or PASS with the reason `pass` if there are no defects. The
+    /// caller must set `is_strict` if the user asked for targets or thresholds.
     pub(crate) fn of(defects: &Defects, pass: &str, is_strict: bool) -> Self {
         let lists = [
             (&defects.failed, Outcome::Fail),
@@ -61,7 +60,7 @@ impl Conclusion {
         Self { outcome, why, is_strict: is_strict || !defects.undelivered.is_empty(), is_interrupted: false }
     }
 
-    /// Restores the conclusion from the record of a comparison.
+    /// Restores the conclusion of an earlier comparison from the outcome and the reason in its record.
     pub(super) fn stored(outcome: Outcome, why: String) -> Self {
         Self { outcome, why, is_strict: false, is_interrupted: false }
     }
@@ -75,7 +74,7 @@ impl Conclusion {
         format!("{} {}", outcome_word(self.outcome, TextStyle::Plain), self.why)
     }
 
-    /// Returns the last line of the scenario's report in `style`, broken into lines by `wrap`.
+    /// Returns the last line of the report for the screen, split by `wrap` and coloured according to `style`.
     pub(super) fn lines(&self, style: TextStyle, wrap: impl Fn(&str) -> Vec<String>) -> Vec<String> {
         let mut lines = wrap(&self.line());
         let plain = outcome_word(self.outcome, TextStyle::Plain);

@@ -1,11 +1,11 @@
-//! The engine of all comparisons. It runs contestants in rounds, and writes the tables of the result.
+//! Runs the contestants of a comparison in rounds, and writes the tables of the result.
 //!
 //! ```text
 //! cases × rounds ─→ runner ───────────→ spread ───────────→ report ──→ text_report ─→ screen
 //!                   one run at a time,  median, both ends,  tables,    all of it      what fits
 //!                   by a Comparison     ratio of a round    faults
 //! ```
-//! A live comparison (`rounds`) uses the same runner with a time budget, but has a report of its own.
+//! The live comparison in the module `rounds` also uses `runner`, but has a time limit and a report of its own.
 //!
 //! A scenario implements `Comparison`, which says how one run of one case is made and measured. A
 //! run is either one program, started as a `TimedChild`, or a complete run of the bench.

@@ -1,5 +1,5 @@
-//! Decides whether two contestants differ, from the ratios between their runs. All ratios of a row
-//! are judged together, with the statistics of `mailrun compare`.
+//! Decides whether two contestants differ, from the ratios between their runs. The statistics of `mailrun compare`
+//! judge all ratios of a table row together.
 use super::runner::Contestant;
 use super::spread::MedianRange;
 use mailrun_compare::{
@@ -20,12 +20,12 @@ pub(crate) struct RatioColumn<M> {
 }
 
 impl<M> RatioColumn<M> {
-    /// Makes a column for values that should be high, such as a rate.
+    /// Makes a column of a figure for which higher values are better, such as a rate.
     pub(crate) const fn higher(title: &'static str, value: fn(&M) -> Option<f64>) -> Self {
         Self { title, gain: Gain::Higher, value }
     }
 
-    /// Makes a column for values that should be low, such as CPU time.
+    /// Makes a column of a figure for which lower values are better, such as CPU time.
     pub(crate) const fn lower(title: &'static str, value: fn(&M) -> Option<f64>) -> Self {
         Self { title, gain: Gain::Lower, value }
     }

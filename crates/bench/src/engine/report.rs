@@ -13,22 +13,22 @@ type CellText<'a, C, M> = Box<dyn Fn(&Contestant<C, M>) -> String + 'a>;
 
 type RunText<'a, M> = Box<dyn Fn(&M) -> String + 'a>;
 
-/// Column of a table in which each row is a case.
+/// Column of a table that has one row for each compared case, such as a relay.
 pub(crate) struct TableColumn<'a, C, M> {
     title: &'static str,
     align: Align,
     cell: CellText<'a, C, M>,
-    /// Makes a run's cell in the table of all runs. `None` leaves the column out of that table.
+    /// Makes the cell for a single run in a second table, with a row for each run. `None` omits the column there.
     run: Option<RunText<'a, M>>,
 }
 
 impl<'a, C, M> TableColumn<'a, C, M> {
-    /// Makes a column of words about a case or its runs, which is aligned to the left.
+    /// Makes a left-aligned column of text. `cell` returns the text for each case.
     pub(crate) fn words(title: &'static str, cell: impl Fn(&Contestant<C, M>) -> String + 'a) -> Self {
         Self { title, align: Align::Left, cell: Box::new(cell), run: None }
     }
 
-    /// Makes a column with a figure of a case or of all its runs, which is aligned to the right.
+    /// Makes a right-aligned column of figures. `cell` returns the figure for each case.
     pub(crate) fn figure(title: &'static str, cell: impl Fn(&Contestant<C, M>) -> String + 'a) -> Self {
         Self { title, align: Align::Right, cell: Box::new(cell), run: None }
     }
@@ -75,8 +75,8 @@ pub(crate) fn runs_table<C, M>(contestants: &[Contestant<C, M>], columns: &[Tabl
     table
 }
 
-/// Makes a table of the cases that have runs. On a narrow terminal, the columns named in
-/// `leave_out` are omitted, the first one first.
+/// Makes a table with a row for each case, but leaves out cases without a run. On a narrow terminal, the columns named
+/// in `leave_out` are omitted, the first one first.
 pub(crate) fn table<'s, C: 's, M: 's>(
     contestant: impl IntoIterator<Item = &'s Contestant<C, M>>,
     columns: &[TableColumn<'_, C, M>],
@@ -89,8 +89,8 @@ pub(crate) fn table<'s, C: 's, M: 's>(
     table
 }
 
-/// Row of a table of ratios: its leading cells, the case, and the base with which the case is
-/// compared.
+/// Row of a table of ratios, which compares a case with its `base`. The row begins with the texts in `cells`, such as
+/// the names of both.
 pub(crate) struct RatioPair<'s, C, M> {
     pub(crate) cells: Vec<String>,
     pub(crate) contestant: &'s Contestant<C, M>,
@@ -100,11 +100,11 @@ pub(crate) struct RatioPair<'s, C, M> {
 pub(crate) const RATIO_NOTE: &str =
     "Ratios compare the two runs of the same round: median (least–most), from 6 rounds on the estimate (its interval).";
 
-/// Maximum number of rows or runs that a note names. Further ones are only counted.
+/// A note below a table begins with at most this many names of rows or runs. Further names are only counted.
 const MAX_NAMES: usize = 3;
 
-/// Makes a table of ratios, and notes that give the verdict for each row. `names` are the titles of
-/// the leading cells.
+/// Makes a table of ratios, and notes that give the verdict for each row. `names` are the titles of the columns to the
+/// left of the ratios.
 pub(crate) fn ratio_table<C, M>(
     names: &[&'static str],
     pairs: Vec<RatioPair<'_, C, M>>,
@@ -126,8 +126,7 @@ pub(crate) fn ratio_table<C, M>(
     (table, notes)
 }
 
-/// Puts the names of the rows before each verdict. If several rows have the same verdict, it is
-/// written once, with all of their names.
+/// Makes the notes below a table of ratios. Each note has the names of all rows with the same verdict, and the verdict.
 fn distinct_verdicts(verdicts: &[(&str, String)]) -> Vec<String> {
     let names_of = |verdict: &String| -> Vec<&str> {
         let mut names: Vec<&str> =
@@ -153,8 +152,8 @@ fn first_names(names: &[&str]) -> String {
     }
 }
 
-/// Writes the names of the runs before each remark. If remarks differ only in their digits, keeps only the first, with
-/// the names of all their runs.
+/// Makes notes from remarks on single runs. Each note begins with the name of its run. If remarks differ only in their
+/// digits, keeps only the first, with the names of all their runs.
 pub(super) fn distinct_remarks<'r>(remarks: impl Iterator<Item = (&'r str, &'r str)>) -> Vec<String> {
     let without_figures = |text: &str| text.replace(|c: char| c.is_ascii_digit(), "");
     let mut distinct: Vec<(String, &str, Vec<&str>)> = Vec::new();
@@ -187,12 +186,12 @@ pub(crate) fn rounds_text(rounds: u32, figures: ShownFigures) -> String {
 pub(crate) struct ReportParts {
     pub(crate) title: String,
     pub(crate) tables: Vec<Table>,
-    /// Figures of each run, if the runs have no records of their own.
+    /// Table with the figures of each run, needed if the runs have no records of their own.
     pub(crate) runs: Option<Table>,
     pub(crate) notes: Vec<String>,
-    /// Reason for a PASS, which the report prints after the number of runs.
+    /// Reason for a PASS, such as `no mail lost`. The report prints it after the number of runs.
     pub(crate) pass: &'static str,
-    /// Defects that the caller has found. The report adds the runs that went wrong.
+    /// Defects of the comparison that the caller has found. `report` adds the runs that went wrong to this list.
     pub(crate) wrong: Defects,
     pub(crate) is_strict: bool,
 }
@@ -205,7 +204,7 @@ impl<C, M> ComparisonResults<C, M> {
         runs.filter_map(|(contestant, run)| Some((run, plain(&format!("{}: {}", contestant.name, run.fault()?)))))
     }
 
-    /// Makes the report, which lists below its tables first the runs that went wrong and then the notes.
+    /// Returns a report that lists the runs that went wrong below its tables, followed by the notes.
     pub(crate) fn report(&self, parts: ReportParts) -> TextReport {
         let mut remarks: Vec<String> = self.faults().map(|(_, fault)| format!("NOT OK: {fault}")).collect();
         let mut defects = parts.wrong;

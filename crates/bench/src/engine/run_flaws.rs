@@ -17,8 +17,8 @@ pub(crate) struct RunFlaws {
     /// bottleneck.
     pub(crate) invalid: Option<String>,
     pub(crate) missed: Vec<String>,
-    /// Sentence about mail that was accepted but not delivered. It is set only if the run is
-    /// invalid or inconclusive, because such mail may be lost or still queued.
+    /// Sentence about mail that was accepted but not delivered, and that may be lost or still queued. Set only if the
+    /// run is invalid or inconclusive.
     pub(crate) undelivered: Option<String>,
     /// Thresholds that could not be evaluated, because nobody observed their figures.
     pub(crate) unobserved: Vec<String>,
@@ -27,8 +27,8 @@ pub(crate) struct RunFlaws {
 }
 
 impl RunFlaws {
-    /// Takes the flaws from a run's record. `fault` describes missing or changed mail, and is
-    /// `None` if the caller found none.
+    /// Collects what is wrong with a run from the run's record, for example missed thresholds. `fault` describes
+    /// missing or changed mail, and is `None` if the caller found none.
     pub(crate) fn of(record: &Record, fault: Option<String>) -> Self {
         let is_unseen = |reason: &Reason| reason.cause.outcome() == Some(Outcome::Inconclusive);
         let (unseen, missed): (Vec<Reason>, Vec<Reason>) =
@@ -50,8 +50,8 @@ impl RunFlaws {
         }
     }
 
-    /// Returns the flaws as defects of a scenario with one run. `fault` is left out, because such a
-    /// scenario reports missing or changed mail as a missed target.
+    /// Converts the flaws to the defects of a scenario, for scenarios that consist of a single run. Leaves out `fault`,
+    /// because such a scenario has a target for missing or changed mail.
     pub(crate) fn defects(&self) -> Defects {
         Defects {
             invalid: self.invalid.iter().cloned().collect(),
@@ -62,8 +62,8 @@ impl RunFlaws {
         }
     }
 
-    /// Adds targets that were not met. If the run has no fault yet, the first text in `targets.failed` becomes its
-    /// fault.
+    /// Adds the targets that the run has missed or that could not be evaluated. If `fault` is `None`, the first text in
+    /// `targets.failed` becomes the fault.
     pub(crate) fn add(&mut self, targets: Defects) {
         self.fault = self.fault.take().or_else(|| targets.failed.into_iter().next());
         self.missed.extend(targets.missed);
@@ -71,12 +71,12 @@ impl RunFlaws {
     }
 }
 
-/// Returns the faults of a run's messages that no threshold allows, each with the number of its units.
+/// Counts the messages of each kind of fault, such as loss. Leaves out faults for which the user set a threshold.
 pub(crate) fn unexcused_faults(record: &Record) -> impl Iterator<Item = (Fate, u64)> {
     fate_counts(record).filter(move |(fate, _)| fate.is_fault() && !has_threshold(record, *fate))
 }
 
-/// Returns the number of units that did not reach one of these stages, and whose fate is judged by a threshold.
+/// Counts messages that missed one of `stages` by a fault, such as loss, for which the user has set a threshold.
 pub(crate) fn excused_units(record: &Record, stages: &[Stage]) -> u64 {
     let is_excused =
         |fate: Fate| fate.missed_stage().is_some_and(|missed| stages.contains(&missed)) && has_threshold(record, fate);
@@ -105,7 +105,6 @@ impl<M: BenchFigures> ComparedRun<M> {
 }
 
 impl<C, M: BenchFigures> Contestant<C, M> {
-    /// Returns the flaws of the runs that ended normally, each with the name of the case.
     fn flaws(&self) -> impl Iterator<Item = (&String, &RunFlaws)> {
         self.measurements().map(|measured| (&self.name, measured.flaws()))
     }
@@ -126,7 +125,7 @@ pub(crate) fn run_remarks<'s, C: 's, M: BenchFigures + 's>(
     distinct_remarks(notes.flat_map(|(name, flaws)| flaws.notes.iter().map(move |note| (name.as_str(), note.as_str()))))
 }
 
-/// Collects the flaws of several runs. Each text begins with the name of its run.
+/// Collects the defects of several runs. Each text begins with the name of its run.
 pub(crate) fn named_defects<'m>(runs: impl Iterator<Item = (&'m String, &'m RunFlaws)>) -> Defects {
     let mut defects = Defects::default();
     for (name, flaws) in runs {

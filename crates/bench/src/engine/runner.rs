@@ -1,9 +1,9 @@
-//! Runs the contestants of a comparison in rounds, one run at a time, until the budget is used up or
-//! the user presses Ctrl-C. Rounds are interleaved, so that a slow minute affects all contestants.
+//! Runs the contestants of a comparison in rounds, one run at a time, until the planned rounds or the time are used up,
+//! or the user presses Ctrl-C. Rounds are interleaved, so that a slow minute affects all contestants.
 //!
-//! A comparison that makes a table has a fixed number of rounds. If a run fails, the report names
-//! it, and the other runs go on. A live comparison repeats a round in which a run failed, and gives
-//! up a contestant that fails again and again.
+//! If the report of a comparison is a table, the number of rounds is fixed. If a run fails, the report names it, and
+//! the other runs go on. A live comparison repeats a round in which a run failed, and gives up a contestant that fails
+//! again and again.
 use super::timed::{Costs, TimedChild};
 use anyhow::{Result, bail, ensure};
 use clap::ValueEnum;
@@ -19,11 +19,11 @@ use std::time::{Duration, Instant};
 /// Maximum number of bytes that a contestant may write to standard error. A contestant that writes
 /// more is killed, because the output fills a file on disk.
 const MAX_STDERR_BYTES: u64 = 64 << 20;
-/// Number of failed runs without a valid run in between, after which a contestant is dropped.
+/// A contestant is dropped after this many failed runs without a valid run in between.
 const MAX_FAULTS_IN_A_ROW: usize = 3;
 /// A round is invalid if other guests of the hypervisor took at least this share of the CPU time.
 const STEAL_LIMIT: f64 = 0.25;
-/// Number of different reasons for invalid rounds that are kept for the report.
+/// Maximum number of different reasons for invalid rounds that are kept for the report.
 const MAX_REASONS: usize = 10;
 
 /// Order in which the parties run in each round.
@@ -32,13 +32,13 @@ pub enum RoundOrder {
     /// Every other round has the opposite order, so that no party always runs first.
     #[default]
     Alternating,
-    /// Every round has the order of the list.
+    /// Every round runs the parties in their listed order.
     Fixed,
 }
 
 /// One kind of comparison: its cases, and how to run a case.
 pub(crate) trait Comparison {
-    /// Work of a contestant: what runs, and with which load.
+    /// Describes what a contestant runs, and with which load.
     type Case;
     type Measurement;
 
@@ -65,15 +65,14 @@ pub(crate) trait Comparison {
 /// Plan of a comparison with a fixed number of rounds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RunPlan {
-    /// Number of cases that are compared with each other. Such cases must be next to each other in the list of
-    /// cases.
+    /// Size of a group of cases that are compared with each other. The cases of a group must be adjacent in the list.
     pub(crate) compared: usize,
     pub(crate) rounds: u32,
     pub(crate) order: RoundOrder,
     pub(crate) live: LiveMode,
 }
 
-/// Limits for the rounds of a comparison, and the conditions that end it early.
+/// Limits for the rounds and the time of a comparison, and the conditions that end it early.
 #[derive(Clone, Debug)]
 pub(crate) struct RoundBudget {
     pub(crate) schedule: RoundSchedule,
@@ -88,7 +87,7 @@ pub(crate) struct RoundBudget {
 /// The run that comes next, for the line of progress.
 pub(crate) struct NextRun<'a> {
     pub(crate) place: usize,
-    /// Number of runs that are done, without the runs of rounds that did not count.
+    /// Number of completed runs. Runs in rounds that did not count are left out.
     done: usize,
     planned: usize,
     pub(crate) schedule: &'a RoundSchedule,
@@ -125,8 +124,8 @@ impl<M> ComparedRun<M> {
         }
     }
 
-    /// Returns the figures of a run that did all of its work. The figures of other runs do not
-    /// count, because those runs did different work.
+    /// Returns the run's figures if the run is sound, that is, if it did all of its work. The figures of other runs do
+    /// not count, because those runs did different work.
     pub(crate) fn sound(&self) -> Option<&M> {
         match self {
             Self::Sound(measured) => Some(measured),
@@ -143,7 +142,7 @@ impl<M> ComparedRun<M> {
     }
 }
 
-/// A row of the result: the work of a contestant, and its runs in the rounds that count.
+/// A row of the result, with its runs. Runs in warm-up rounds and in repeated rounds are left out.
 #[derive(Clone, Debug)]
 pub(crate) struct Contestant<C, M> {
     pub(crate) case: C,
@@ -183,13 +182,12 @@ pub(crate) struct RunTurn<'a> {
 }
 
 impl RunTurn<'_> {
-    /// Waits until the contestant exits, showing the progress of all runs meanwhile, and then kills
-    /// processes that the contestant has left running. Returns `None` if the user wants no more
-    /// runs.
+    /// Waits until the contestant exits, and shows the progress of the comparison meanwhile. Then kills processes that
+    /// the contestant has left running. Returns `None` if the user wants no more runs.
     ///
     /// # Errors
-    /// Returns an error if `watch` fails, if the contestant floods standard error, or if it takes
-    /// longer than `limit`. The error about the limit includes `progress`.
+    /// Returns an error if `watch` fails, if the contestant writes too much to standard error, or if it takes longer
+    /// than `limit`. In the last case, the error includes the text of `progress`.
     pub(crate) fn await_exit(
         &mut self,
         contestant: &mut TimedChild,
@@ -229,8 +227,7 @@ pub(crate) struct RunTurns<'a> {
 }
 
 impl<'a> RunTurns<'a> {
-    /// Starts the clock of the comparison and shows its progress as `live` says. `is_stopped`
-    /// reports whether the user wants no more runs.
+    /// `live` says how the progress is shown, and `is_stopped` reports whether the user wants no more runs.
     pub(crate) fn new(live: LiveMode, is_stopped: &'a dyn Fn() -> bool) -> Self {
         let display = LiveDisplay::on_stderr(live, NonTerminalOutput::Lines);
         Self { display, is_stopped, began: Instant::now() }
@@ -246,8 +243,7 @@ impl<'a> RunTurns<'a> {
     }
 }
 
-/// Runs the cases as planned, until all are done or `is_stopped` reports that the user wants no
-/// more runs.
+/// Runs the cases as planned, until all are done or `is_stopped` reports that the user wants no more runs.
 pub(crate) fn run_all<C: Comparison>(
     comparison: &C,
     cases: Vec<C::Case>,
@@ -273,9 +269,9 @@ pub(crate) fn run_all<C: Comparison>(
     ComparisonResults { done, planned: contestants.len() * plan.rounds as usize, contestants }
 }
 
-/// Runs the contestants round by round, until the budget is used up or the user stops. If contestants can be given up,
-/// also stops when fewer than two are left. Returns the number of rounds that count, and the reasons why other rounds
-/// were invalid.
+/// Runs the contestants round by round, until the rounds or the time of `budget` are used up, or the user stops. If
+/// failing contestants are given up, also stops when fewer than two are left. Returns the number of rounds that count,
+/// and the reasons why other rounds were invalid.
 pub(crate) fn run_rounds<C: Comparison>(
     comparison: &C,
     contestants: &mut [Contestant<C::Case, C::Measurement>],
@@ -326,8 +322,9 @@ impl<C: Comparison> Rounds<'_, '_, C> {
         let end = self.run_contestants(plan, &mut runs);
         let is_kept = match &end {
             Some(end) => end.is_ok() && !plan.is_warm_up,
-            // If the user stops within a round, keep its runs for a table, which uses each run by itself, but not if
-            // whole rounds are compared.
+            // If the user stops within a round, keep the runs that the round has completed. A table shows them, even if
+            // other contestants have one run less. A live comparison (`repeats_faulty`) drops the runs of an incomplete
+            // round, because it compares only complete rounds.
             None => !self.repeats_faulty,
         };
         for (place, run) in runs.into_iter().filter(|_| is_kept) {
@@ -342,7 +339,7 @@ impl<C: Comparison> Rounds<'_, '_, C> {
         Some(is_valid)
     }
 
-    /// Runs the contestants of a round, which ends at the first failed run if faulty rounds are repeated. Returns
+    /// Runs each contestant once. If the comparison repeats faulty rounds, a failed run ends the round at once. Returns
     /// `None` if the user stopped, and an error with the reason if the round is invalid.
     fn run_contestants(
         &mut self,
@@ -375,8 +372,7 @@ impl<C: Comparison> Rounds<'_, '_, C> {
         Some(stolen.map_or(Ok(()), |share| Err(reason(share))))
     }
 
-    /// Makes one run. `in_round` is the number of runs that the round already has. Returns `None` if the user stopped
-    /// the run.
+    /// Makes one run, or returns `None` if the user stopped it. `in_round` is the number of earlier runs in this round.
     fn run(&mut self, place: usize, plan: &RoundPlan, in_round: usize) -> Option<ComparedRun<C::Measurement>> {
         let kept: usize = self.contestants.iter().map(|contestant| contestant.runs.len()).sum();
         let Contestant { case, name, runs, .. } = &self.contestants[place];
@@ -404,7 +400,7 @@ mod tests {
         RunPlan { compared, rounds, order, live: LiveMode::Off }
     }
 
-    /// Comparison whose contestants are letters: `x` always fails, and `l` loses a message.
+    /// Simulated comparison, in which the contestant `x` always fails, and the contestant `l` loses a message.
     #[derive(Default)]
     struct LetterComparison {
         runs: RefCell<Vec<String>>,
@@ -453,7 +449,7 @@ mod tests {
         assert_eq!(results.contestants[0].name, "contestant x");
     }
 
-    /// Compares contestants named by `letters`, and repeats invalid rounds.
+    /// Compares contestants named by `letters` in a live comparison, which repeats invalid rounds.
     fn repeated(
         letters: &str,
         rounds: usize,
@@ -480,9 +476,9 @@ mod tests {
             ("ab", 600, None, [(4, none()), (4, none())], (4, 0, false)),
             // `x` cannot run and is given up at once, which ends the comparison, because only `a` is left.
             ("ax", 600, None, [(0, none()), (0, "out of luck".to_owned())], (0, 1, false)),
-            // `l` loses mail, but may do better the next time, so it is given up only after three tries.
+            // Each run of contestant `l` loses mail. The comparison drops `l` only after three failed runs in a row.
             ("al", 600, None, [(0, none()), (0, "lost 1".to_owned())], (0, 3, false)),
-            // Runs 1 to 4 are the warm-up and the user stops run 8, so only runs 5 and 6 are a complete round.
+            // The user stops run 8, in the second round after the warm-up, so only the first of these rounds counts.
             ("ab", 600, Some(8), [(1, none()), (1, none())], (1, 0, false)),
             ("ab", 0, None, [(0, none()), (0, none())], (0, 0, true)),
         ] {

@@ -17,7 +17,7 @@ const MAX_LINES: usize = 23;
 /// Maximum width of sentences on a terminal, in columns.
 const SENTENCE_WIDTH: usize = 100;
 
-/// Priority of a part of the report. Parts with the lowest priority are left out first.
+/// If a report is too long for the terminal, its parts with the lowest priority are left out first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum TablePriority {
     Remark(Reverse<usize>),
@@ -28,9 +28,8 @@ enum TablePriority {
 }
 
 impl TextReport {
-    /// Formats the report and its conclusion for a terminal of `width` columns, which may have no
-    /// room for some columns of a table. If `width` is `None`, the text is for a file and has all
-    /// of the report.
+    /// Formats the report and its conclusion for a terminal of `width` columns, and leaves out columns of tables that
+    /// do not fit. If `width` is `None`, the text is for a file and has all of the report.
     pub fn render(&self, width: Option<usize>, length: ReportLength, style: TextStyle) -> String {
         match (length, width) {
             (ReportLength::Verdict, _) => self.conclusion.lines(style, |line| vec![line.to_owned()]).join("\n") + "\n",

@@ -50,13 +50,13 @@ impl MedianRange {
 }
 
 impl<C, M> Contestant<C, M> {
-    /// Returns the spread over the runs that did all of their work.
+    /// Returns the median and the range of a figure. Runs that did not do all of their work are left out.
     pub(super) fn spread(&self, value: impl Fn(&M) -> Option<f64>) -> MedianRange {
         MedianRange::of(self.runs.iter().filter_map(|run| value(run.sound()?)))
     }
 
-    /// Returns the spread of the ratios to `base`. Each ratio is of two runs of the same round, so
-    /// that a slow minute affects both.
+    /// Returns the median and the range of ratios: a figure of this contestant, divided by the same figure of `base`.
+    /// Each ratio compares two runs of the same round, so that a slow minute affects both.
     pub(super) fn ratio(&self, base: &Self, value: fn(&M) -> Option<f64>) -> MedianRange {
         MedianRange::of(self.pairs(base).filter_map(|(run, base)| Some(value(run)? / value(base)?)))
     }

@@ -12,10 +12,10 @@ const FILE_WIDTH: usize = 160;
 pub struct TextReport {
     pub(super) title: String,
     pub(super) tables: Vec<Table>,
-    /// Figures of each run, for the record. `tables` only summarise the runs.
+    /// Table with the figures of each run. Only the record shows it, while the text shows summaries (`tables`).
     pub(super) runs: Option<Table>,
     pub(super) remarks: Vec<String>,
-    /// Names of the directories of the runs, which are beside the record of the report.
+    /// Names of the run directories, which are in the same directory as the report's record.
     pub(super) run_directories: Vec<String>,
     /// Text of the whole report without the conclusion, as it is written to a file.
     pub(crate) text: String,
@@ -31,14 +31,14 @@ impl TextReport {
         Self::stored(title, tables, remarks, conclusion)
     }
 
-    /// Makes the report of a bench that is not a scenario. The result is FAIL if targets were `missed`, and otherwise
-    /// PASS with the reason `pass`.
+    /// Makes the report of a benchmark outside the scenarios, with targets of its own. The result is FAIL if targets
+    /// were `missed`, and otherwise PASS with the reason `pass`.
     pub fn of_targets(title: &str, tables: Vec<Table>, remarks: Vec<String>, missed: Vec<String>, pass: &str) -> Self {
         let conclusion = Conclusion::of(&Defects { missed, ..Defects::default() }, pass, true);
         Self::new(title, tables, remarks, conclusion)
     }
 
-    /// Makes a report whose title already describes the host, such as the report in a record.
+    /// Makes a report. The title of a report from a record already describes the host, so `title` is kept as it is.
     pub(super) fn stored(title: String, tables: Vec<Table>, remarks: Vec<String>, conclusion: Conclusion) -> Self {
         let (text, run_directories) = (String::new(), Vec::new());
         let mut report = Self { title, tables, runs: None, remarks, run_directories, text, conclusion, file: None };
@@ -51,12 +51,12 @@ impl TextReport {
         Self { runs, ..self }
     }
 
-    /// Adds the names of the directories of the runs, for the record.
+    /// Adds the names of the run directories, so that the record lists them.
     pub(crate) fn with_run_directories(self, run_directories: Vec<String>) -> Self {
         Self { run_directories, ..self }
     }
 
-    /// Formats everything but the conclusion. `wrap` breaks sentences into lines.
+    /// Formats the title, the tables and the remarks, but not the conclusion. `wrap` breaks sentences into lines.
     pub(super) fn layout(&self, width: usize, wrap: impl Fn(&str) -> Vec<String>) -> String {
         let mut lines = wrap(&self.title);
         lines.push(String::new());

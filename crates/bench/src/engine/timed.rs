@@ -1,10 +1,9 @@
 //! Measures the costs of a child process exactly: the CPU time and the peak memory that the kernel
 //! reports to `wait4`, and the time from its start to its end.
 //!
-//! The peak memory comes from two sources. `wait4` starts to count before `exec`, when the child is
-//! still an image of this process, so it never reports less than what this process itself uses. If
-//! the child uses less, its peak is the last value in `/proc/PID/status`, which is read at each
-//! wait.
+//! The peak memory comes from `wait4` or from `/proc/PID/status`. `wait4` already counts before `exec`, when the child
+//! still has the memory of this process. So it never reports less memory than this process uses. If the child uses
+//! less, its peak is the last value in `/proc/PID/status`, which is read at each wait.
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use mailrun_process::live::LiveEvent;
 use mailrun_process::proc_stat::{self, ProcessStat};
@@ -25,10 +24,9 @@ use wait4::Wait4;
 /// Limits of the interval between two samples of a child's memory. The interval is a tenth of the
 /// child's age, so that even a short run is sampled and a long one is not disturbed.
 const SAMPLE_INTERVAL_LIMITS: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(10)];
-/// Number of bytes at the end of a child's standard error that are searched for the reason of a
-/// failure.
+/// Number of bytes at the end of a child's standard error that are searched for the reason of a failure.
 const MAX_STDERR_BYTES: u64 = 4096;
-/// Time that a child has to stop its own processes, after a first and a second SIGTERM. After the
+/// Two time limits for a child to stop its own processes: one after a first SIGTERM, and one after a second. After the
 /// first, the child still waits for its messages; after the second, it waits for nothing.
 const OWN_PROCESSES_TIMEOUTS: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(20)];
 
@@ -57,8 +55,8 @@ pub(crate) struct TimedChild {
     child: Child,
     pidfd: OwnedFd,
     started_at: Instant,
-    /// Peak memory of this process when the child started. A peak that `wait4` reports is the
-    /// child's own only if it is higher.
+    /// Peak memory of this process when the child started, which `wait4` counts for the child as well, because the
+    /// child begins as a copy. Only a higher value from `wait4` is the child's own peak.
     min_peak_bytes: u64,
     sampled_peak_bytes: Option<u64>,
     stderr: File,
@@ -116,7 +114,7 @@ impl TimedChild {
     }
 
     /// Starts one of our own programs, which writes its events into the file `output`, and waits until the program is
-    /// ready. `look` returns `Some` for the event with which the program reports that.
+    /// ready. `look` gets each event, and must return `Some` for the one that reports that the program is ready.
     ///
     /// # Errors
     /// Returns an error if the program cannot be started, exits first, or is not ready within
@@ -160,8 +158,7 @@ impl TimedChild {
         }
     }
 
-    /// Returns an error if the child has exited. The error quotes the last line of its standard
-    /// error.
+    /// Returns an error if the child has exited. The error quotes the last line of its standard error.
     pub(crate) fn ensure_running(&mut self, name: &str) -> Result<()> {
         if self.poll_exit()? {
             bail!("{name} ended during the run: {}", self.last_words());
@@ -208,8 +205,8 @@ impl TimedChild {
         self.started_at.elapsed()
     }
 
-    /// Asks the child to exit with SIGTERM. Kills its whole process group when it has exited or
-    /// `limit` has passed. Returns its costs.
+    /// Asks the child to exit with SIGTERM. When the child has exited or `limit` has passed, kills its whole process
+    /// group. Returns the exit status, and the child's CPU time, memory and other costs.
     pub(crate) fn stop(mut self, limit: Duration) -> Result<(ExitStatus, Costs)> {
         // The process ID still belongs to the child, because nobody has waited for it yet.
         let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
@@ -218,16 +215,16 @@ impl TimedChild {
         self.reap()
     }
 
-    /// Waits until the child has exited, and returns its costs.
+    /// Waits until the child has exited. Returns its exit status and its costs, such as CPU time and peak memory.
     pub(crate) fn reap(&mut self) -> Result<(ExitStatus, Costs)> {
-        // Wait without reaping the child, because `/proc` shows its page faults and bytes only
-        // until it is reaped.
+        // Wait without reaping the child, because `/proc` shows its page faults and bytes only until it is reaped.
         let _ = waitid(WaitId::Pid(Pid::from_child(&self.child)), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
         let faults = ProcessStat::of(self.child.id()).map(|stat| stat.faults);
         let storage_bytes = proc_stat::storage_bytes(self.child.id()).map(|(read, written)| read + written);
         let result = self.child.wait4().context("cannot wait for a process");
         let elapsed_s = self.started_at.elapsed().as_secs_f64();
-        // Set this flag now, because another process may get the same ID, and `drop` would kill it.
+        // Set `is_reaped` even if `wait4` failed, so that `drop` kills nothing. Another process may have the child's
+        // process ID by then.
         self.is_reaped = true;
         let exit = result?;
         let peak_bytes = exit.rusage.maxrss;
@@ -313,8 +310,8 @@ mod tests {
 
     #[test]
     fn peak_memory_is_the_childs_own() {
-        // A small shell must not show the peak memory of this test's process, and awk with a string of 64 MB must show
-        // at least that much.
+        // A small shell needs less than 20 MiB, and this test's process needs more. A peak above 20 MiB would therefore
+        // be that of the test's process. The string that awk makes must raise awk's peak to 64 MiB or more.
         let (_, small) = wait(&mut shell("sleep 0.1"));
         let small = small.max_rss_bytes.unwrap();
         assert!((100_000..20 << 20).contains(&small), "{small}");

@@ -20,8 +20,8 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::time::Duration;
 
-/// Time limit for mailrun's own relay, or a relay that the user gives as a command, to become ready. It is long because
-/// such a command may start a Java virtual machine.
+/// Time limit for a relay without a recipe to become ready. It is long because the user's command may start a Java
+/// virtual machine.
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Prepares everything that the relay needs to forward mail to `sink`. Returns `None` if the bench
@@ -82,7 +82,7 @@ pub(crate) fn prepare(
     }))
 }
 
-/// Describes how to start the server of a recipe. `server` is the command that `Recipe::prepare` returned.
+/// Describes how to start a server that a recipe has prepared. `server` is the command that `Recipe::prepare` returned.
 pub(crate) fn launch_server(
     recipe: &Recipe,
     server: ServerCommand,

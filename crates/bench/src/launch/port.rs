@@ -3,7 +3,7 @@ use anyhow::{Result, bail};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// First port that is tried. All ports that are tried are below the kernel's range for outgoing
+/// First port of the range that is searched for a free port. The whole range is below the kernel's range for outgoing
 /// connections (32768 and up), so that no connection of the load can take one of them.
 const FIRST_PORT: u32 = 20_000;
 const PORT_COUNT: u32 = 12_000;

@@ -4,8 +4,8 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// Time limit for a greeting. A connection to this host is made at once, but the server may first have to start a
-/// process that greets the client.
+/// Time limit for the greeting that follows a connection. Some servers first start a process that serves the
+/// connection.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
@@ -20,12 +20,13 @@ pub(crate) struct RelayLaunch {
 pub(crate) enum ReadySignal {
     /// The process reports on its standard output that it listens (`LiveEvent::Listening`).
     Reported,
-    /// The server greets a connection to this address, or the process reports that it listens.
+    /// The server counts as ready when it greets a client that connects to this address. If the server is a mailrun
+    /// process, its own report that it listens counts as well.
     Greeting(SocketAddr),
 }
 
 impl ReadySignal {
-    /// Returns the address of the server, if it greets a connection with 220.
+    /// Returns the server's address if the server greets a test connection with 220.
     pub(crate) fn greeted_address(&self) -> Option<String> {
         let Self::Greeting(address) = self else { return None };
         let mut stream = TcpStream::connect(address).ok()?;
@@ -33,8 +34,7 @@ impl ReadySignal {
         let mut greeting = [0; 512];
         let length = stream.read(&mut greeting).ok()?;
         stream.write_all(b"QUIT\r\n").ok()?;
-        // Read the reply to QUIT, because a server might log a complaint about a client that hangs
-        // up first.
+        // Read the reply to QUIT, because a server might log a complaint about a client that hangs up first.
         let _ = stream.read(&mut [0; 512]);
         greeting[..length].starts_with(b"220").then(|| address.to_string())
     }

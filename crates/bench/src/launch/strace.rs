@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 /// System calls that wait until data is on disk.
 const SYNCS: [&str; 6] = ["fsync", "fdatasync", "msync", "sync", "syncfs", "sync_file_range"];
 
-/// System calls of a relay in one run. `syncs` counts only the calls that wait until data is on disk.
+/// Number of system calls that a relay made in one run. `syncs` counts only the calls that wait until data is on disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SyscallCounts {
     pub(crate) all: u64,
@@ -50,8 +50,7 @@ pub(crate) fn read(run: &Path) -> Result<SyscallCounts> {
     Ok(calls)
 }
 
-/// Parses the table that `strace -c` writes: `% time, seconds, usecs/call, calls, [errors],
-/// syscall`.
+/// Parses the table that `strace -c` writes: `% time, seconds, usecs/call, calls, [errors], syscall`.
 pub(crate) fn parse(text: &str) -> SyscallCounts {
     let mut calls = SyscallCounts::default();
     for line in text.lines() {
@@ -70,8 +69,8 @@ pub(crate) fn parse(text: &str) -> SyscallCounts {
     calls
 }
 
-/// Computes the system calls per message, and the syncs per message, from a run with one message
-/// and a run with `messages`.
+/// Computes the system calls and the syncs per message. `one` was counted in a run with one message, and `many` in a
+/// run with `messages`. The difference between both is the cost of the additional messages.
 pub(crate) fn per_message(one: SyscallCounts, many: SyscallCounts, messages: u64) -> (f64, f64) {
     let more = messages.saturating_sub(1).max(1) as f64;
     (many.all.saturating_sub(one.all) as f64 / more, many.syncs.saturating_sub(one.syncs) as f64 / more)

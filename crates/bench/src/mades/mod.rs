@@ -1,6 +1,5 @@
-//! `mailrun bench mades` runs two processes: a simulated ECP endpoint pair,
-//! and the MADES bench, which measures it. Afterwards, it compares the
-//! counts of the simulated endpoint with what the MADES bench observed.
+//! `mailrun bench mades` runs two processes: a simulated ECP endpoint pair, and the MADES bench, which measures it.
+//! Afterwards, it compares the counts of the simulated endpoint with what the MADES bench observed.
 //!
 //! ```text
 //! mailrun mades-endpoint --embedded ── ready ─→ mailrun mades ── exited ─→ stop the endpoint
@@ -8,8 +7,7 @@
 //!                                        └ died: its progress ─→ unrecorded ─┘
 //! ```
 //!
-//! If the endpoint is already running, only the MADES bench
-//! is started, and its observations cannot be checked.
+//! If the endpoint is already running, only the MADES bench is started, and its observations cannot be checked.
 mod options;
 mod truth;
 
@@ -46,7 +44,7 @@ const READY_TIMEOUT: Duration = Duration::from_secs(10);
 pub struct MadesBenchOutcome {
     pub record: Record,
     pub directory: PathBuf,
-    /// Error of the first file that could not be written.
+    /// First error in writing the run's files.
     pub unwritten: Option<anyhow::Error>,
 }
 
@@ -82,7 +80,8 @@ fn run_parties(
     let started_at = jiff::Timestamp::now();
     let complaint =
         supervisor.follow_source(PartyCommand::named("mades", "mades", arguments, program, directory, Role::Source))?;
-    // Check for a death of the endpoint before the bench stops it, because only a death under load ends the load.
+    // Check for a dead endpoint now, because the bench itself stops the endpoint below. Only an earlier death of the
+    // endpoint can have ended the load.
     let has_ended_load = supervisor.death_of(Role::Relay).is_some() && supervisor.asked() == StopRequest::Nothing;
     supervisor.stop_sampling_relay();
     let complaint = complaint.or(supervisor.stop_relay(PartyProcess::terminate)?);
@@ -102,7 +101,7 @@ fn run_parties(
     };
     record.command.clone_from(&options.command);
     record.host = host::facts(Some(directory.path()));
-    // Use the MADES bench's own figures for the time of the load, because the sampler of this process also covers the
+    // Take the CPU usage during the load from the MADES bench, because the sampler of this process also covers the
     // start and the stop of the endpoint.
     let of_load = record.surroundings.take().unwrap_or_default();
     record.surroundings = Some(Surroundings {
@@ -152,8 +151,8 @@ fn start_target(
     let command = PartyCommand::named("endpoint", "mades-endpoint", arguments, program, directory, Role::Relay);
     let launch = RelayLaunch { command, ready_signal: ReadySignal::Reported, ready_within: READY_TIMEOUT };
     let url = format!("amqp://{}", supervisor.start_relay(launch)?);
-    // Send no preflight message, because the bench's own stand-in needs no check, and one of the faults that the user
-    // ordered could hit the message.
+    // Send no preflight message, because the bench's own stand-in needs no check, and a fault that the user ordered for
+    // the load could hit that message instead.
     Ok((url.clone(), PartyOptions::default().flag("no-preflight", true).with("broker", url)))
 }
 
@@ -175,21 +174,20 @@ fn hold_against_truth(
     Ok(())
 }
 
-/// Puts the endpoint's death into the verdict, because the
-/// record cannot be checked without the counts of the endpoint.
+/// Puts the endpoint's death into the verdict. Without the counts of the endpoint, the record cannot be checked.
 fn record_death(record: &mut Record, death: &Death) {
     let pass = judge::pass_text(record);
     let verdict = &mut record.verdict;
-    // Drop the reasons for lost connections and for a request to stop, because the endpoint's death caused both.
+    // Remove the reasons that report a lost connection or a request to stop, because the endpoint's death caused both.
     let is_other = |reason: &Reason| !matches!(reason.cause, Cause::ServerGone | Cause::Interrupted);
     let others = judge::take_reasons(verdict).filter(is_other);
     let closed = verdict.closed;
-    // If the MADES bench died as well, list its death first, because nobody watches the endpoint after that.
+    // Keep the other reasons, such as a death of the MADES bench, and list them before the endpoint's death.
     let reasons = others.chain([judge::death_reason("endpoint", death)]).collect();
     *verdict = Verdict { closed, ..judge::decide(reasons, &pass) };
 }
 
-/// The part of the endpoint's summary file that is compared with the record.
+/// Summary file of the simulated endpoint. Only the totals are read, to compare them with the record.
 #[derive(Debug, serde::Deserialize)]
 struct EndpointSummary {
     totals: StandInTotals,

@@ -18,11 +18,11 @@ pub struct MadesBenchOptions {
     pub endpoint_options: PartyOptions,
     /// Options for `mailrun mades`, except for its target and its output files.
     pub bench_options: PartyOptions,
-    /// Description of the load, for the record that the bench
-    /// makes if the MADES bench dies without leaving one.
+    /// Description of the load. It is used only if `mailrun mades` dies before it has written a record, because the
+    /// bench then makes the record itself.
     pub workload: Workload,
-    /// Fields that only records of MADES runs have. Like `workload`, they are used only if the MADES bench dies without
-    /// leaving a record.
+    /// Fields that only records of MADES runs have. Like `workload`, they are used only for a record that the bench
+    /// makes itself.
     pub mades: Mades,
     pub thresholds: Vec<Threshold>,
     pub live: LiveMode,

@@ -11,7 +11,8 @@ use mailrun_measurement::{Latencies, Stage};
 use mailrun_text::numbers::counted;
 use serde::Deserialize;
 
-/// Causes of failure that faults of the simulated endpoint can bring about.
+/// Failures that injected faults of the simulated endpoint can cause. If the user ordered faults, these failures are
+/// expected.
 const FAULT_CAUSES: [Cause; 7] = [
     Cause::Lost,
     Cause::Duplicates,
@@ -25,8 +26,8 @@ const FAULT_CAUSES: [Cause; 7] = [
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct StandInTotals {
-    /// Messages that were still in the outbox when the simulated endpoint stopped. `unfinished` counts the messages
-    /// that were under way.
+    /// Messages that were still in the outbox when the simulated endpoint stopped. Messages that it had taken from the
+    /// outbox but not finished are counted in `unfinished`.
     waiting: u64,
     unfinished: u64,
     consumed: u64,
@@ -43,7 +44,7 @@ pub(super) struct StandInTotals {
     corrupted: u64,
     rejecting: u64,
     latency_ms: StandInLatencies,
-    /// Totals of the acknowledgement documents, which the other totals do not include.
+    /// The same totals for acknowledgement documents. All other fields leave these documents out.
     acknowledgements: Option<Box<Self>>,
 }
 
@@ -64,12 +65,13 @@ struct StandInLatencies {
     received: Option<LatencyMs>,
 }
 
-/// Puts the counts of the simulated endpoint into the record, and a reason
-/// into the verdict for each count that differs. If all counts agree and the
-/// user asked for `faults`, failures that these faults can cause are accepted.
+/// Puts the counts of the simulated endpoint into the record. For each count that differs from the bench's, adds a
+/// reason to the verdict. If all counts agree, failures that the endpoint's injected `faults` can cause do not fail the
+/// run, because the user asked for these faults.
 pub(super) fn compare(record: &mut Record, totals: &StandInTotals, faults: &[String]) {
     let Some(mades) = &record.mades else { return };
-    // In the mode `amqp`, only the broker is under test, so the stand-in is idle and has no counts to compare.
+    // In the mode `amqp`, only the broker is under test, so the simulated endpoint is idle and has no counts to
+    // compare.
     if mades.mode == "amqp" {
         return;
     }
@@ -77,8 +79,9 @@ pub(super) fn compare(record: &mut Record, totals: &StandInTotals, faults: &[Str
     let pass = judge::pass_text(record);
     let back = totals.acknowledgements.as_ref().map_or(0, |back| back.unfinished);
     let left = totals.waiting + totals.unfinished + back;
-    // Compare counts only after a complete run, because only one side may have counted a message that was on its way at
-    // the end. The MADES bench may also have given up on messages that the stand-in still had.
+    // Compare the counts of the bench and the simulated endpoint only if no message was under way at the end. Such a
+    // message may be in the counts of only one of them. Ask both, because the endpoint may still have messages for
+    // which the bench has stopped waiting.
     let is_whole = record.ledger.in_flight == Some(0) && left == 0;
     if left > 0 && record.ledger.in_flight == Some(0) {
         let text = format!("The stand-in still had {} when the run ended: counts differ.", counted(left, "message"));
@@ -94,8 +97,8 @@ pub(super) fn compare(record: &mut Record, totals: &StandInTotals, faults: &[Str
     }
     if is_whole && is_true && !faults.is_empty() {
         let ordered = format!("As ordered ({}): all counts of the bench and the stand-in agree.", faults.join(", "));
-        // Faults that the user ordered excuse the losses that they cause, unless the user has set a threshold for such
-        // losses, which then decides.
+        // The user asked the endpoint to inject faults, so losses and other failures that these faults can cause do not
+        // fail the run. But if the user has set a threshold for a failure, the threshold decides.
         let threshold_causes: Vec<Cause> =
             Fate::ALL.into_iter().filter(|fate| has_threshold(record, *fate)).map(Fate::cause).collect();
         let excused: Vec<Cause> = FAULT_CAUSES.into_iter().filter(|cause| !threshold_causes.contains(cause)).collect();
@@ -112,7 +115,8 @@ fn counts(record: &Record, mades: &Mades, totals: &StandInTotals) -> Vec<MadesCo
     let troubles = |kind: &str| mades.troubles.iter().filter(|row| row.kind == kind).map(|row| row.count).sum::<u64>();
     let ledger = &record.ledger;
     let is_toolbox = mades.mode == "toolbox";
-    // A toolbox reports neither lost messages nor those that fail silently, so count both as lost.
+    // If a toolbox loses a message or fails silently, the bench hears nothing of the message, so count both cases as
+    // lost.
     let silent = if is_toolbox { totals.failed_silently } else { 0 };
     let lost = totals.lost + silent;
     let unanswered = totals.unanswered + if is_toolbox { totals.lost } else { 0 };
@@ -120,8 +124,8 @@ fn counts(record: &Record, mades: &Mades, totals: &StandInTotals) -> Vec<MadesCo
         ("taken from the outbox", totals.consumed, ledger.accepted.unwrap_or_default()),
         ("refused", totals.refused, troubles("error reply")),
         ("failed", totals.failed - silent, troubles("FAILED")),
-        // Count messages that the MADES bench believes to be queued as lost, because counts are compared only if the
-        // outbox is empty.
+        // The counts are compared only if the simulated endpoint has no message left at the end. If the bench still
+        // counts a message as queued in the outbox, the endpoint must then have lost it.
         ("lost", lost, ledger.lost.unwrap_or_default() + ledger.queued.unwrap_or_default()),
         ("not replied to", unanswered, stage(Stage::Replied).missing),
     ];
@@ -138,7 +142,8 @@ fn counts(record: &Record, mades: &Mades, totals: &StandInTotals) -> Vec<MadesCo
     if let Some(back) = mades.acknowledgements.as_ref().filter(|back| back.sender == AcknowledgementSender::Receiver) {
         let documents = totals.acknowledgements.as_deref().cloned().unwrap_or_default();
         let missing_documents = documents.refused + documents.failed + documents.lost;
-        // The receiver acknowledges only messages that arrived unchanged.
+        // The receiver acknowledges only messages that arrived unchanged, so changed messages stay without an
+        // acknowledgement.
         rows.extend([
             (
                 "acknowledgements put into the inbox",
@@ -178,7 +183,8 @@ fn times(record: &Record, mades: &Mades, totals: &StandInTotals) -> Vec<MadesTim
     };
     let row = |stage: &StageRow| {
         let done_ms = Some(by_stage(stage.name)?);
-        // Compare the stand-in's times with the histogram, because both have only the times of messages that arrived.
+        // Take the bench's times from the histogram, because both it and the endpoint's times contain only messages
+        // that arrived. `latency_ms` also includes messages that never arrived.
         let seen_ms = stage.histogram.as_deref().and_then(Latencies::decode).and_then(|times| times.summary());
         Some(MadesTimes { stage: stage.name.name().to_owned(), done_ms, seen_ms: seen_ms.or(stage.latency_ms) })
     };
@@ -312,8 +318,8 @@ mod tests {
         let back = MadesAcknowledgements { sender, rejecting: 7, ..MadesAcknowledgements::default() };
         mades.acknowledgements = Some(back);
         let row = StageRow::new(Stage::Acknowledged, "mades");
-        // Of 10,000 messages, one was lost and two were changed, so 9,997 acknowledgements were sent, of which four did
-        // not arrive.
+        // The receiver acknowledges 9,997 of 10,000 messages, because one was lost and two were changed. Four of these
+        // acknowledgements do not arrive, so seven are missing in total.
         record.stages.push(StageRow { count: 9_986, duplicates: 3, missing: 7, ..row });
         (totals.corrupted, totals.corrupt_copies) = (2, 2);
         record.ledger.corrupt = Some(2);

@@ -52,8 +52,8 @@ impl CompareCase {
     }
 }
 
-/// Makes the rows of the report. Tools with the same send window are in adjacent rows, because they are compared with
-/// each other.
+/// Returns all cases. A case is a tool with a send window, and becomes a row of the report. Tools with the same send
+/// window get adjacent rows, because they are compared with each other.
 pub(super) fn cases(tools: &[MadesTool], windows: &[SendWindow]) -> Vec<CompareCase> {
     let of_window = |&window: &SendWindow| {
         let tools = tools.iter().filter(move |tool| tool.takes(window));
@@ -71,8 +71,8 @@ fn implementation(tool: MadesTool) -> Option<&'static str> {
     }
 }
 
-/// Returns true if an installed program can run. quiver, for example, also needs Python modules, and it lacks the
-/// clients whose libraries were missing when it was installed.
+/// Returns true if an installed program can run. An installed quiver may lack the Python modules that it needs. It may
+/// also lack the client that `tool` uses, if the client's library was missing during the installation.
 pub(super) fn does_run(tool: MadesTool, program: &Path) -> bool {
     let Some(client) = implementation(tool) else { return true };
     let mut command = Command::new(program.with_file_name("quiver-arrow"));
@@ -81,7 +81,8 @@ pub(super) fn does_run(tool: MadesTool, program: &Path) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// Makes the command line of a contestant. Our own program writes its record into `directory`.
+/// Makes the command line of a contestant. The contestant writes its results, such as the record of `mailrun mades`,
+/// into `directory`.
 pub(super) fn command(
     program: &Path,
     case: &CompareCase,
@@ -107,7 +108,8 @@ fn original_arguments(command: &mut Command, case: &CompareCase, options: &Compa
     command.args(["-n", &options.messages.to_string(), "-size", &options.message_bytes.to_string()]);
     for (side, queue) in [("outbox", &queues.outbox), ("inbox", &queues.inbox)] {
         command.args([&format!("-{side}"), queue, &format!("-{side}-addr"), &broker.url]);
-        // go-mades-bench accepts a password only on its command line, where other users may see it.
+        // Other users of the host can see this password in the process list, but go-mades-bench accepts it in no other
+        // way.
         command.args([&format!("-{side}-user"), &broker.user, &format!("-{side}-pass"), &broker.password]);
     }
     command.args(["-outbox-reply", &queues.reply, "-outbox-send-event", &queues.event]);
@@ -131,7 +133,7 @@ fn quiver_arguments(
     command.args(["--durable", "--duration", "0", "--count", &options.messages.to_string()]);
     command.args(["--body-size", &options.message_bytes.to_string()]);
     let (scheme, host) = broker.scheme_and_host();
-    // quiver accepts a password only in the URL, where other users may see it.
+    // Other users of the host can see this password in the process list, but quiver accepts it only in the URL.
     let login = format!("{}:{}", broker.user, broker.password);
     command.arg(format!("{scheme}://{login}@{host}/{}", CompareQueues::of(options).inbox));
 }
@@ -148,7 +150,7 @@ fn perf_arguments(
     let (scheme, host) = broker.scheme_and_host();
     let trust = if scheme == "amqps" { "?transport.trustAll=true&transport.verifyHost=false" } else { "" };
     command.args(["--url", &format!("{scheme}://{host}{trust}")]);
-    // `artemis perf` accepts a password only on its command line, where other users may see it.
+    // Other users of the host can see this password in the process list, but `artemis perf` accepts it in no other way.
     command.args(["--user", &broker.user, "--password", &broker.password]);
     // Ask for durable messages with --persistent, because --durable of `artemis perf` concerns subscriptions to topics.
     command.args(["--persistent", "--message-count", &options.messages.to_string()]);
@@ -160,9 +162,9 @@ fn perf_arguments(
     command.arg(format!("queue://{}", CompareQueues::of(options).inbox));
 }
 
-/// Makes a command that empties the broker's queues, to be run before a contestant that does not
-/// empty the queues itself. The command is `mailrun mades`, which empties the queues at its start,
-/// and then has to send at least one message.
+/// Makes a command that empties the broker's queues, to be run before a contestant that does not empty the queues
+/// itself. The command is `mailrun mades`, which empties the queues when it starts. `mailrun mades` must send at least
+/// one message, so it then sends one.
 pub(super) fn purge_command(own: &Path, options: &CompareOptions, broker: &BrokerAddress, directory: &Path) -> Command {
     let case = CompareCase { tool: MadesTool::Mailrun, window: SendWindow::Defaults };
     command(own, &case, &CompareOptions { messages: 1, ..options.clone() }, broker, directory)
@@ -176,8 +178,7 @@ fn own_arguments(
     directory: &Path,
 ) {
     let queues = CompareQueues::of(options);
-    // Send no preflight message, because go-mades-bench does not send a message before its load
-    // either.
+    // Send no preflight message, because go-mades-bench does not send a message before its load either.
     command.args([
         "mades",
         "--live",
@@ -190,13 +191,14 @@ fn own_arguments(
     ]);
     command.args(["--messages", &options.messages.to_string(), "--payload-size", &options.message_bytes.to_string()]);
     command.args(queues.arguments(options.mode));
-    // Give up a lost message after a third of the time limit, so that the run can end before the limit ends it.
+    // Stop waiting for a lost message after a third of the run's time limit, so that the run ends by itself before the
+    // limit.
     let timeout_s = (options.max_time.as_secs_f64() / 3.0).max(1.0);
     command.args(["--message-timeout", &format!("{timeout_s:.0}s")]).arg("--out").arg(directory);
     command.args(["--user", &broker.user]).env(PASSWORD_VARIABLE, &broker.password);
     if broker.is_shared {
-        // Empty the queues at the start, as go-mades-bench does. This is safe because nobody else uses the queues of
-        // the comparison.
+        // Empty the queues at the start, because an earlier run may have left messages in them. go-mades-bench does the
+        // same. This is safe because nobody else uses the queues of the comparison.
         command.arg("--purge");
     }
     if let Some(cacert) = &broker.cacert {

@@ -1,5 +1,5 @@
-//! The broker of a run. There are three cases: the simulated endpoint with an embedded broker, the simulated endpoint
-//! on the user's broker, and the user's broker alone.
+//! Provides the broker for a run. Without a broker from the user, the run uses the broker that is embedded in the
+//! simulated endpoint. With the user's broker, a simulated endpoint connects to it, except in the mode `amqp`.
 use super::options::{CompareMode, CompareOptions, CompareQueues};
 use crate::engine::TimedChild;
 use anyhow::{Context, Result};
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// Time limit for the simulated endpoint to become ready, and for it to exit when it is asked to.
 const STAND_IN_TIMEOUT: Duration = Duration::from_secs(10);
-/// Default user of go-mades-bench. The embedded broker admits any user.
+/// User for the embedded broker, which admits any user. This name is the default of go-mades-bench.
 const USER: &str = "endpoint";
 const PASSWORD: &str = "password";
 
@@ -27,8 +27,8 @@ pub(super) struct BrokerAddress {
 }
 
 impl BrokerAddress {
-    /// Returns the scheme and the host of the URL, without a login, because quiver and `artemis perf` get the login
-    /// from `user` and `password`.
+    /// Returns the scheme and the host of the broker's URL, for quiver and `artemis perf`. A login in the URL is left
+    /// out, because these programs get it from `user` and `password`.
     pub(super) fn scheme_and_host(&self) -> (&str, &str) {
         let (scheme, rest) = self.url.split_once("://").unwrap_or(("amqp", &self.url));
         let host = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
@@ -79,7 +79,8 @@ impl CompareEnvironment {
         Ok(Self { address, stand_in: stand_in.map(|(process, _)| process) })
     }
 
-    /// Stops the simulated endpoint. Returns the CPU time in seconds that it has used.
+    /// Stops the simulated endpoint. Returns the CPU time in seconds that it has used, or `None` if the run has no
+    /// simulated endpoint.
     ///
     /// # Errors
     /// Fails if the simulated endpoint has exited by itself.

@@ -1,14 +1,14 @@
-//! `mailrun bench mades-compare` runs go-mades-bench, `mailrun mades` and clients of plain AMQP 1.0
-//! by turns, with the same work on the same broker.
+//! `mailrun bench mades-compare` runs go-mades-bench, `mailrun mades` and clients of plain AMQP 1.0 in turn, with the
+//! same work on the same broker.
 //!
 //! ```text
 //! contestants ─→ cases ─→ (engine::run_all) ─→ runs: environment, contestant, costs ─→ report
 //!  (commands)     (rows)                        environment: simulated endpoint, embedded or on a broker
 //!                                               reported, reported_amqp: what the contestant itself reports
 //! ```
-//! Each rate is the contestant's own figure, from its first message to the last message that was finished. A rate over
-//! the whole run would be unfair, because go-mades-bench spends four seconds or more of each run waiting. CPU time is
-//! the kernel's figure for the whole process.
+//! Each rate is a figure that the contestant itself reports. It covers the time from the contestant's first message to
+//! the last message that was finished. A rate over the whole run would be unfair, because go-mades-bench spends four
+//! seconds or more of each run waiting. CPU time is the kernel's figure for the whole process.
 mod contestants;
 mod environment;
 mod options;
@@ -29,8 +29,7 @@ use runs::MadesComparison;
 ///
 /// # Errors
 ///
-/// Fails if no run can be made at all. If a single contestant fails or hangs, the table says so
-/// instead.
+/// Fails if no run can be made at all. If a single contestant fails or hangs, the table says so instead.
 pub fn run(options: &CompareOptions) -> Result<TextReport> {
     let programs = InstalledPrograms::find(&options.tools)?.keep(contestants::does_run)?;
     let missing = programs.missing.clone();

@@ -6,15 +6,15 @@ use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum MadesTool {
-    /// The MADES bench from which mailrun's descends
+    /// The original MADES bench, the model of `mailrun mades`
     GoMadesBench,
-    /// `mailrun mades`
+    /// This program: `mailrun mades`
     Mailrun,
     /// quiver with Qpid Proton's client for C
     Quiver,
     /// quiver with Qpid Proton's client for Python
     QuiverPython,
-    /// Apache Artemis' own: `artemis perf client --protocol amqp`
+    /// Apache Artemis' bench: `artemis perf client --protocol amqp`
     ArtemisPerf,
 }
 
@@ -24,9 +24,9 @@ impl MadesTool {
         matches!(self, Self::Quiver | Self::QuiverPython | Self::ArtemisPerf)
     }
 
-    /// Returns true if the tool is run with this window. quiver has no option for a window, because it sends as much as
-    /// the broker gives it credit for. `artemis perf` has a default of 1, so a row with its default would compare it
-    /// with tools that do not wait for each message.
+    /// Returns true if the comparison runs the tool with this send window. quiver always sends as much as the broker
+    /// gives it credit for, and has no option for a window. With its default window of 1, `artemis perf` would wait for
+    /// each message, unlike the tools that it is compared with, so it is not run with its default.
     pub fn takes(self, window: SendWindow) -> bool {
         match self {
             Self::GoMadesBench | Self::Mailrun => true,
@@ -41,25 +41,25 @@ impl MadesTool {
     }
 }
 
-/// Servers between sender and receiver. Users see the first line of each mode's comment.
+/// Servers between the sender and the receiver of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum CompareMode {
-    /// The broker only: into a queue and out of it
+    /// The broker only: messages into a queue and out of it
     Amqp,
-    /// An ECP endpoint
+    /// Messages via an ECP endpoint
     Endpoint,
-    /// An EDX toolbox
+    /// Messages via an EDX toolbox
     Toolbox,
-    /// An ECP endpoint's connectivity test
+    /// Connectivity tests of an ECP endpoint
     Tracing,
 }
 
 /// Number of sends that may be outstanding at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendWindow {
-    /// All programs are started with this window.
+    /// All programs may have this number of sends outstanding.
     Same(u32),
-    /// Each program uses its own default.
+    /// Each program uses its own default for the number of outstanding sends.
     Defaults,
 }
 
@@ -84,13 +84,13 @@ pub struct CompareOptions {
     pub mode: CompareMode,
     pub messages: u64,
     pub message_bytes: u64,
-    /// Programs to compare. Programs that are not installed are left out.
+    /// Programs to compare, without the programs that are not installed.
     pub tools: Vec<MadesTool>,
-    /// Number of runs of each row. The figures are the medians of these runs.
+    /// Number of runs for each row of the report, which shows the medians of these runs.
     pub rounds: u32,
     pub order: RoundOrder,
     pub windows: Vec<SendWindow>,
-    /// Maximum number of messages under way, if all contestants get the same window.
+    /// Maximum number of messages under way. This limit applies only with `SendWindow::Same`.
     pub max_in_transit: u32,
     /// If `None`, each run starts a simulated endpoint with an embedded broker.
     pub broker: Option<CompareBroker>,

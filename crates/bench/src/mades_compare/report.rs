@@ -1,5 +1,4 @@
-//! The report of the comparison: figures with their spread, and ratios to the other tools in the
-//! same round.
+//! The report of the comparison: figures with their spread, and ratios to the other tools in the same round.
 use super::contestants::CompareCase;
 use super::options::CompareOptions;
 use super::options::MadesTool;
@@ -44,13 +43,13 @@ const ABOUT: [(&[MadesTool], &str); 4] = [
     ),
 ];
 
-/// Figures of `mailrun mades`, divided by the figures of another tool.
+/// Each ratio divides a figure of `mailrun mades` by the same figure of another tool with the same send window.
 const RATIOS: [RatioColumn<CompareMeasurement>; 2] = [
     RatioColumn::higher("× msg/s", |run| Some(run.reported.rate_per_s)),
     RatioColumn::lower("× CPU/msg", |run| Some(run.costs.cpu_s())),
 ];
 
-/// Makes the report. A note below the tables names the programs that are `missing`.
+/// Reports the figures and ratios of all tools. A note names the `missing` programs, which are not installed.
 pub(super) fn of(results: &CompareResults, missing: &[&str], options: &CompareOptions) -> TextReport {
     let (ratios, ratio_notes) = ratios(results);
     let mut notes: Vec<String> = missing_note(missing).into_iter().collect();
@@ -127,8 +126,8 @@ fn figure_columns(options: &CompareOptions) -> Vec<Column<'_>> {
     ]
 }
 
-/// Makes the columns of the figures that the tools report besides a rate, such as their latencies. Each tool counts
-/// latency in its own way.
+/// Makes the columns of the figures that the tools report besides a rate, such as their latencies. The latencies of
+/// different tools cannot be compared, because each tool measures them in its own way.
 fn latency_columns<'a>() -> Vec<Column<'a>> {
     let column = |title, value: fn(&ReportedLatency) -> Option<f64>| {
         Column::median(title, move |run| run.reported.latency.as_ref().and_then(value), figure)
@@ -187,8 +186,8 @@ mod tests {
     #[test]
     fn ratios_are_of_the_same_round() {
         let theirs = vec![run(100.0, 0.5, None), run(200.0, 0.5, None), run(100.0, 0.5, None)];
-        // In the three rounds, ours is 3, 1 and 2 times as fast, so the report must show a ratio of 2 and its spread, 1
-        // to 3. Dividing the medians of the rates would give 2 as well, but no spread.
+        // In the three rounds, ours is 3, 1 and 2 times as fast as the other tool, so the report must show a ratio of 2
+        // and its spread, 1 to 3. Dividing the medians of the rates would give 2 as well, but no spread.
         let own = vec![run(300.0, 0.1, None), run(200.0, 0.5, None), run(200.0, 0.25, None)];
         let report = of(&results(theirs, own), &[], &sample());
         assert!(report.is_good(), "{}", report.text);

@@ -12,7 +12,8 @@ pub(super) struct ReportedResult {
     pub(super) fault: Option<String>,
 }
 
-/// Latency of the messages of a run, in milliseconds. Each tool counts latency in its own way.
+/// Latency of the messages of a run, in milliseconds. Latencies of different tools cannot be compared, because each
+/// tool measures latency in its own way.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct ReportedLatency {
     pub(super) mean: f64,
@@ -21,7 +22,7 @@ pub(super) struct ReportedLatency {
     pub(super) p99: Option<f64>,
 }
 
-/// Line of the table that go-mades-bench prints.
+/// Rate and count of one stage, such as `Sent to outbox`, from the statistics that go-mades-bench prints.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct StatisticsLine<'t> {
     pub(super) name: &'t str,

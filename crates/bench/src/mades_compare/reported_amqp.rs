@@ -30,7 +30,7 @@ struct QuiverResults {
 #[derive(Deserialize)]
 #[serde(tag = "sampleType", rename_all = "lowercase")]
 enum PerfSample {
-    /// Rates since the previous sample. `time` is in milliseconds since 1970.
+    /// Messages per second since the previous sample. `time` is the time of this sample, in milliseconds since 1970.
     Interval {
         time: u64,
         sent: f64,
@@ -82,7 +82,8 @@ fn quiver_result(sender: QuiverSummary, receiver: QuiverSummary, messages: u64) 
     ensure!(ended > begun, "the run was too short for a rate: quiver counts whole milliseconds");
     let latency = receiver.latency_average.zip(receiver.latency_quartiles).zip(receiver.latency_nines);
     Ok(ReportedResult {
-        // Count from the first send, because quiver's own rate of the receiver begins with the first receipt.
+        // Compute the rate over the time from the first send to the last receipt. The rate that quiver reports for its
+        // receiver leaves out the time before the first receipt.
         rate_per_s: receiver.message_count as f64 * 1000.0 / (ended - begun) as f64,
         sent_per_s: sender.message_rate,
         latency: latency.map(|((mean, quartiles), nines)| ReportedLatency {
@@ -107,8 +108,8 @@ fn perf_result(samples: &[PerfSample], messages: u64) -> Result<ReportedResult> 
     let Some((PerfSample::Summary(summary), seconds)) = samples.split_last() else {
         anyhow::bail!("its report has no summary");
     };
-    // Ignore the rates of the first sample, because the file does not say when its interval began. The time of the
-    // first sample begins the second interval.
+    // Ignore the rates of the first sample, because the file does not say when its interval began. Each later interval
+    // begins at the time of the sample before it.
     let (mut span_ms, mut sent, mut received, mut before) = (0, 0.0, 0.0, None);
     for sample in seconds {
         let PerfSample::Interval { time, sent: sent_per_s, received: received_per_s } = *sample else { continue };
@@ -138,7 +139,7 @@ fn perf_result(samples: &[PerfSample], messages: u64) -> Result<ReportedResult> 
     })
 }
 
-/// Returns an error text if the sender or the receiver handled another number of messages than it should.
+/// Returns an error text if the sender or the receiver did not handle exactly `messages` messages.
 fn shortfall(ends: [(&str, u64); 2], messages: u64) -> Option<String> {
     let (end, count) = ends.into_iter().find(|(_, count)| *count != messages)?;
     Some(format!("{end} {count} of {messages} messages"))
@@ -182,7 +183,8 @@ mod tests {
         assert_eq!((read.rate_per_s.round(), read.sent_per_s, read.fault), (8673.0, Some(8965.0), None));
         assert_eq!(read.latency, latency(85.27215, 69.0, 159.0, 201.0));
         let read = perf(PERF).unwrap();
-        // The first sample is left out, so 1,900/s for one second and 1,090/s for two have a mean of 1,360/s.
+        // The first sample is ignored, because the beginning of its interval is unknown. In the other two, 1,900/s were
+        // sent for 1 s and 1,090/s for 2 s. The mean is (1,900 + 2 × 1,090) / 3 = 1,360/s.
         assert_eq!((read.sent_per_s, read.rate_per_s, read.fault), (Some(1360.0), 1538.0, None));
         assert_eq!(read.latency, latency(141.13115, 95.231, 307.199, 540.671));
     }

@@ -15,8 +15,8 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-/// Time within which go-mades-bench must end after its last report. With RabbitMQ it waits forever
-/// for an answer to its detach.
+/// go-mades-bench is killed if it has not exited this long after its last report. With RabbitMQ it never exits, because
+/// it waits for an answer to its detach.
 const END_LIMIT: Duration = Duration::from_secs(5);
 /// Interval at which the output of go-mades-bench is read.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -26,7 +26,7 @@ pub(super) struct CompareMeasurement {
     pub(super) reported: ReportedResult,
     pub(super) costs: Costs,
     pub(super) stand_in_cpu_s: Option<f64>,
-    /// Set if the tool had to be killed after its last report.
+    /// Set if the tool was killed because it did not exit after its last report.
     pub(super) was_killed: bool,
 }
 

@@ -1,5 +1,5 @@
-//! Large messages on one connection. The report shows MB/s at several sizes, and how much it costs, for example, to
-//! double leading dots, to send short lines, or to write little at a time.
+//! Measures the transfer of large messages on one connection. The report shows MB/s at several sizes, and how much it
+//! costs, for example, to double leading dots, to send short lines, or to write little at a time.
 use super::measurement::ProfileMeasurement;
 use super::message_file::BodyLines;
 use super::runs::{ProfileLoad, ProfileRuns, ProfiledServer};
@@ -21,19 +21,19 @@ use mailrun_text::table::{Table, plain};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-/// A change to the client, the sink or the message whose effect on the cost of large messages is measured.
+/// A variation of the plain benchmark. It changes one property of the client, the sink or the message, to measure what
+/// this property costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum MessageCost {
-    /// The source sends BDAT, so there are no dots to double and no end of the message to search
-    /// for.
+    /// The source sends BDAT, so there are no dots to double and no end of the message to search for.
     Chunking,
     /// Every line begins with a dot, which the source doubles and the sink removes.
     Dots,
-    /// The lines have four bytes each.
+    /// Each body line has 4 bytes, CRLF included.
     ShortLines,
     /// The source writes at most 4 KiB at a time.
     SmallWrites,
-    /// There is no trace line, and the body is not checked.
+    /// The source adds no trace line, and no sink checks the body.
     NoTrace,
     /// The sink reads at most 4 KiB at a time.
     SmallReads,
@@ -59,10 +59,10 @@ const PLAIN: &str = "plain";
 pub struct LargeMessageOptions {
     pub scenario: ScenarioOptions,
     pub server: ProfiledServer,
-    /// Sizes of the bodies in bytes. Each size has its own group of rows.
+    /// Sizes of the bodies in bytes, each of which gets a group of rows in the tables.
     pub body_sizes: Vec<u64>,
     pub costs: Vec<MessageCost>,
-    /// Total bytes of the bodies that a run sends. A run sends at least one message.
+    /// Total bytes of the bodies that a run sends. If a single body is larger, the run sends one message.
     pub volume: u64,
     pub rounds: u32,
     pub order: RoundOrder,
@@ -85,7 +85,7 @@ type LargeMessageContestant = Contestant<LargeMessageCase, ProfileMeasurement>;
 type LargeMessageResults = ComparisonResults<LargeMessageCase, ProfileMeasurement>;
 type Column<'a> = TableColumn<'a, LargeMessageCase, ProfileMeasurement>;
 
-/// Each ratio compares a row with the plain row of the same size.
+/// Each ratio divides a row's figure by the figure of the plain row, which has the same body size but no added cost.
 const RATIOS: [RatioColumn<ProfileMeasurement>; 3] = [
     RatioColumn::higher("× MB/s", |run| Some(run.bytes_per_s)),
     RatioColumn::lower("× source CPU", |run| run.source_cpu_ms),
@@ -100,8 +100,8 @@ fn lines(cost: Option<MessageCost>) -> BodyLines {
     }
 }
 
-/// Returns the source option that causes this cost. Costs of the message's body, such as dots, need
-/// no option.
+/// Returns the source's option for a cost, such as `--write-size` for small writes. The result is empty if the cost
+/// comes from another program, or from the message file, such as dots at the beginning of lines.
 fn source_option(cost: Option<MessageCost>) -> PartyOptions {
     let none = PartyOptions::default();
     match cost {
@@ -143,7 +143,7 @@ fn meaning(cost: MessageCost) -> &'static str {
     }
 }
 
-/// Explains why a cost cannot be measured with this target.
+/// Returns the reason why a cost cannot be measured with this target, or `None` if it can be measured.
 fn missing(cost: MessageCost, target: &BenchTarget) -> Option<&'static str> {
     match cost {
         MessageCost::Smtplib | MessageCost::SmtplibUnquoted => smtplib::missing(target),
@@ -154,12 +154,10 @@ fn missing(cost: MessageCost, target: &BenchTarget) -> Option<&'static str> {
     }
 }
 
-/// Runs all rounds. SIGINT or SIGTERM ends them early, and the report then covers the completed
-/// runs.
+/// Runs rounds until all are complete, or until SIGINT or SIGTERM. The report covers the completed runs.
 ///
 /// # Errors
-/// Returns an error if no run could be started at all. A single run that fails is named in the
-/// table instead.
+/// Returns an error if no run could be started at all. A single run that fails is named in the table instead.
 pub fn run(options: &LargeMessageOptions) -> Result<TextReport> {
     let missing: BTreeSet<_> = options.costs.iter().filter_map(|cost| missing(*cost, &options.server.target)).collect();
     let mut options = options.clone();
@@ -180,7 +178,7 @@ pub fn run(options: &LargeMessageOptions) -> Result<TextReport> {
     comparison.runs.save(report(&results, options, &missing), files)
 }
 
-/// Creates a case for each size and cost, and writes the message files.
+/// Creates the cases, and writes their message files. Each body size has a plain case, and a case for each cost.
 fn cases(options: &LargeMessageOptions, runs: &ProfileRuns) -> Result<Vec<LargeMessageCase>> {
     let mut cases = Vec::new();
     let mut written_files = BTreeSet::new();
@@ -238,8 +236,8 @@ fn report(results: &LargeMessageResults, options: &LargeMessageOptions, missing:
             .to_owned(),
     );
     notes.extend(ratio_notes);
-    // Skip the remarks on runs without a trace, because they only say that deliveries were not checked, as the note on
-    // `no-trace` already does.
+    // Leave out the remarks on `no-trace` runs. They say that deliveries were not checked, but the note on `no-trace`
+    // above already says so.
     let traced = results.contestants.iter().filter(|contestant| contestant.case.cost != Some(MessageCost::NoTrace));
     notes.extend(run_remarks(traced));
     let rounds = rounds_text(options.rounds, ShownFigures::Spreads);

@@ -43,8 +43,8 @@ impl ProfileMeasurement {
         let Some((row, accept)) = row.and_then(|row| Some((row, row.latency_ms?))) else {
             bail!("{}", silence(record))
         };
-        // A record has no rate for fewer than 20 messages, so compute the rate of a few large messages from their
-        // number and time.
+        // A run of large messages may send fewer than 20 messages, which a record considers too few for a rate. So
+        // compute a mean rate here.
         let rate_per_s = row.rate_per_s.unwrap_or(row.count as f64 / row.duration_s);
         let quit = record.phases.iter().find(|phase| phase.name == Phase::Quit);
         Ok(Self {
@@ -91,9 +91,8 @@ fn silence(record: &Record) -> String {
     }
 }
 
-/// Returns the CPU time of a party per million bytes of accepted messages. `accepted` does not count
-/// the messages of the warm-up, but the CPU time includes them, so their bytes are estimated from
-/// the mean size of a message.
+/// Returns the CPU time of the source or the sink per million bytes of accepted messages. The CPU time includes the
+/// warm-up, but `accepted` does not. So the bytes of the warm-up are estimated from the mean size of a message.
 fn cpu_ms_per_megabyte(record: &Record, role: Role, accepted: &StageRow) -> Option<f64> {
     let party = record.parties.iter().find(|party| party.role == role)?;
     let mean_bytes = accepted.bytes as f64 / accepted.count as f64;
@@ -101,15 +100,14 @@ fn cpu_ms_per_megabyte(record: &Record, role: Role, accepted: &StageRow) -> Opti
     (bytes > 0.0).then_some(party.work_s()? * 1e9 / bytes)
 }
 
-/// Describes what went wrong in a run. Returns `None` if all expected messages were accepted and
-/// none was lost or changed. Failures for which a threshold is set do not count, because the
-/// threshold judges them.
+/// Describes what went wrong in a run. Returns `None` if all expected messages were accepted and none was lost or
+/// changed. Failures for which a threshold is set do not count, because the threshold judges them.
 fn fault(record: &Record, messages: Option<u64>) -> Option<String> {
     let ledger = &record.ledger;
     let accepted = ledger.accepted.unwrap_or_default();
     let wanted = messages.or(ledger.created).unwrap_or_default();
     let faults: Vec<(Fate, u64)> = unexcused_faults(record).collect();
-    // A message in doubt may have been delivered, and then it counts as delivered although it has no 250.
+    // More messages may be delivered than accepted, because a message whose reply was lost may have been delivered.
     let taken = accepted.max(ledger.delivered.unwrap_or_default());
     if faults.is_empty() && taken + excused_units(record, &[Stage::Accepted]) == wanted {
         return None;

@@ -1,11 +1,11 @@
-//! Writes the message files that a profile's source sends. A message has three header fields and a
-//! body of a given size, in lines of equal length.
+//! Writes the message files for the runs of a profile. In each run, the source sends one such file again and again. A
+//! message has three header fields and a body of a given size, in lines of equal length.
 use anyhow::{Context, Result};
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
-/// Header of all messages. It has as many fields as the messages of the Kotlin guide.
+/// Header of all messages, with as many fields as the messages of the Kotlin SMTP guide have.
 const HEADER: &[u8] = b"From: <from@example.com>\r\nTo: <to@example.com>\r\nSubject: mailrun profile\r\n\r\n";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,7 +13,7 @@ pub(super) struct BodyLines {
     first: u8,
     /// Bytes of a line, including its CRLF.
     bytes: u64,
-    /// Distinguishes the files of messages that have the same size but different lines.
+    /// Part of the file name, which distinguishes messages of the same size but with different lines.
     name: &'static str,
 }
 
@@ -21,8 +21,7 @@ impl BodyLines {
     /// Lines of the length that the Kotlin SMTP guide uses for its published profiles.
     pub(super) const GUIDE: Self = Self { first: b'a', bytes: 514, name: "guide" };
     pub(super) const TEXT: Self = Self { first: b'a', bytes: 80, name: "text" };
-    /// Like `TEXT`, but each line starts with a dot, which the sender must double (RFC 5321,
-    /// section 4.5.2).
+    /// Lines that start with a dot, which the sender must double (RFC 5321, section 4.5.2).
     pub(super) const DOTTED: Self = Self { first: b'.', bytes: 80, name: "dotted" };
     pub(super) const SHORT: Self = Self { first: b'a', bytes: 4, name: "short" };
 
@@ -45,8 +44,8 @@ impl BodyLines {
     fn write_body(self, out: &mut impl Write, body_bytes: u64) -> io::Result<()> {
         let mut left = body_bytes;
         while left > 0 {
-            // Add a single remaining byte to the last line, because a line of one byte would have
-            // no room for CRLF.
+            // If one byte would be left for the last line, add it to the line before, because a line ends with two
+            // bytes, CRLF.
             let length = match left {
                 left if left <= self.bytes => left,
                 left if left == self.bytes + 1 => left,

@@ -47,8 +47,7 @@ struct ProfileCase {
 type ProfileResults = ComparisonResults<ProfileCase, ProfileMeasurement>;
 type Column<'a> = TableColumn<'a, ProfileCase, ProfileMeasurement>;
 
-/// Runs all rounds. SIGINT or SIGTERM ends them early, and the report then covers the completed
-/// runs.
+/// Runs rounds until all are complete, or until SIGINT or SIGTERM. The report covers the completed runs.
 ///
 /// # Errors
 /// Returns an error if no run could be started at all. A single run that fails is named in the
@@ -151,8 +150,8 @@ fn figures(results: &ProfileResults) -> Table {
     engine::table(&results.contestants, &columns, &["MB/s", "messages", "p99"])
 }
 
-/// Shows how long 1,000, 10,000 and 100,000 messages would take at the measured rate, as the Kotlin
-/// guide does.
+/// Shows how long 1,000, 10,000 and 100,000 messages would take at the measured rate. The published guide of Kotlin
+/// SMTP shows these times, so the reader can compare.
 fn times(results: &ProfileResults) -> Table {
     let column =
         |title: &'static str, messages: f64| Column::median(title, move |run| Some(messages / run.rate_per_s), seconds);

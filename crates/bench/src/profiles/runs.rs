@@ -1,5 +1,4 @@
-//! The runs of a profile. Each run is a bench that sends one message file again and again to the
-//! same server.
+//! Measures a server at several message sizes. Each run is a bench that sends one message file again and again.
 use super::measurement::ProfileMeasurement;
 use super::message_file::BodyLines;
 use super::smtplib::{Smtplib, SmtplibRun};
@@ -23,7 +22,7 @@ pub struct ProfiledServer {
 }
 
 impl ProfiledServer {
-    /// Names the server in titles, for example `mailrun's sink`.
+    /// Returns the words that stand for the server in the titles of reports, for example `mailrun's sink`.
     pub(super) fn description(&self) -> String {
         match &self.target {
             BenchTarget::OwnSink => "mailrun's sink".to_owned(),

@@ -12,8 +12,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// Sends the message `count` times on one connection. Prints the seconds from before the connection
-/// until the last reply.
+/// Sends the message `count` times on one connection. Prints the time in seconds from just before it connects until it
+/// has the last reply.
 const SCRIPT: &str = r#"import smtplib, sys, time
 host, port, path, count, recipient, quoting = sys.argv[1:]
 if quoting == "unquoted":
@@ -43,7 +43,6 @@ impl ComparedProgram for Python {
     }
 }
 
-/// How smtplib treats lines that begin with a dot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Smtplib {
     /// Smtplib doubles the dot of each line that begins with a dot (RFC 5321 §4.5.2).

@@ -1,5 +1,4 @@
-//! The recipe file: its keys, the built-in recipes, and error messages with the position of the
-//! mistake.
+//! The recipe file: its keys, the built-in recipes, and error messages with the position of the mistake.
 use crate::toml_file::{self, MAX_BYTES, error_at, is_toml_file, parse};
 use anyhow::{Result, anyhow, bail};
 use mailrun_process::party_options::PartyOptions;
@@ -32,9 +31,9 @@ const BUILT_IN: &[(&str, &str)] = &[
     ("sendmail", include_str!("../../recipes/sendmail.toml")),
 ];
 
-/// Placeholders of which a recipe must use at least one. `LISTEN` is the address to listen on, and
-/// `TO` the next hop. A server that delivers to mailboxes has no next hop, so its recipe must use
-/// `READ` instead, the address at which the mailboxes can be read.
+/// Placeholders for addresses. A recipe must use at least one from `LISTEN`, the address to listen on, and one from
+/// `TO`, the next hop. A server that delivers to mailboxes has no next hop. Its recipe must use one from `READ`
+/// instead, the address at which the mailboxes can be read.
 const LISTEN: [&str; 2] = ["{listen}", "{listen_port}"];
 const TO: [&str; 2] = ["{to}", "{to_port}"];
 const READ: [&str; 2] = ["{read}", "{read_port}"];
@@ -66,11 +65,11 @@ pub(super) struct RecipeKeys {
     pub(super) title: Option<String>,
     /// How durable a message is when the server answers 250: one of `DURABILITIES`.
     durability: Spanned<String>,
-    /// Names of the variants. The user chooses one with `NAME:VARIANT`; the first is the default. The
+    /// Names of the variants, of which the user chooses one with `NAME:VARIANT`. The first is the default. The chosen
     /// name replaces `{variant}` in the recipe.
     #[serde(default)]
     variants: Vec<String>,
-    /// Changes that each variant makes to the recipe, by the name of the variant.
+    /// Changes to this recipe if the user chooses a variant. The key is the name of the variant.
     #[serde(default, rename = "variant")]
     of_variant: BTreeMap<String, VariantKeys>,
     /// Programs that must be installed in addition to the programs that the commands start.
@@ -124,8 +123,7 @@ struct VariantKeys {
     prepare: Vec<Vec<String>>,
     /// Command that starts the server in place of the recipe's own.
     command: Option<Spanned<Vec<String>>>,
-    /// Files in addition to the recipe's own. If the recipe has a file of that path, the text is
-    /// appended.
+    /// Configuration files. If the recipe also has a file of that path, the variant's text is appended to it.
     #[serde(default, rename = "file")]
     files: Vec<FileKeys>,
 }
@@ -137,8 +135,7 @@ pub(super) struct QueueKeys {
     pub(super) command: Spanned<Vec<String>>,
     /// Text that the command prints if the queue is empty. Surrounding white space is ignored.
     pub(super) empty: String,
-    /// Command that makes the server retry all mail in its queue. It must not wait for the end of
-    /// the deliveries.
+    /// Command that makes the server retry all mail in its queue. It must not wait for the end of the deliveries.
     pub(super) flush: Option<Spanned<Vec<String>>>,
 }
 
@@ -146,11 +143,9 @@ pub(super) struct QueueKeys {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct MailboxKeys {
-    /// Mailboxes that the sink watches, in the form of `--mailbox`, with `{read}` for the server's
-    /// address.
+    /// Mailboxes in the syntax of `--mailbox`, such as `imap://user{0..99}@{read}`. `{read}` is the server's address.
     url: Spanned<String>,
-    /// Recipients whose mail is in the mailboxes, in the form of `--to`. All of them must have the
-    /// same domain.
+    /// Recipients for the source's option `--to`, such as `user{0..99}@mail.example`. All must have the same domain.
     recipients: Spanned<String>,
     pub(crate) password: String,
     /// Set if the server takes mail by LMTP instead of SMTP.
@@ -212,8 +207,7 @@ pub(super) struct FileKeys {
     pub(super) executable: bool,
 }
 
-/// Returns the default for a key that is missing from the file. Error messages about such a key
-/// point to the start of the file.
+/// Returns the default value of a key that the file lacks. Error messages about the key point to the start of the file.
 fn nowhere<T: Default>() -> Spanned<T> {
     Spanned::new(0..0, T::default())
 }
@@ -234,15 +228,15 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 pub fn names_and_variants() -> Vec<String> {
     let variants = |name: &'static str| {
         let variants = Recipe::load(name).map(|recipe| recipe.keys.variants).unwrap_or_default();
-        // Skip the first variant, because the name of the recipe alone already stands for it.
+        // Skip a recipe's first variant, because it is the default: the recipe's name alone stands for it.
         let others = variants.into_iter().skip(1).map(move |variant| format!("{name}:{variant}"));
         std::iter::once(name.to_owned()).chain(others)
     };
     names().flat_map(variants).collect()
 }
 
-/// A recipe with its whole text, as an audit stores it. The audit can then be repeated even if the
-/// recipe's file has changed.
+/// A recipe with its whole text. An audit stores it, so that `mailrun audit explain` can start the server again even if
+/// the recipe's file has changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct StoredRecipe {
     name: String,
@@ -261,14 +255,14 @@ impl StoredRecipe {
 }
 
 impl Recipe {
-    /// Returns the data from which [`StoredRecipe::recipe`] makes the same recipe again.
+    /// Returns the recipe's text and the chosen variant for an audit. [`StoredRecipe::recipe`] converts them back.
     pub(crate) fn stored(&self) -> StoredRecipe {
         let Self { name, file, text, variant, .. } = self.clone();
         StoredRecipe { name, file, text, variant }
     }
 
-    /// Loads a recipe. `word` is `NAME` or `NAME:VARIANT` for a built-in recipe, or the path of a
-    /// file that ends in `.toml`.
+    /// Loads the recipe that `word` names. This is `NAME` or `NAME:VARIANT` for a built-in recipe, or else the path of
+    /// a `.toml` file.
     ///
     /// # Errors
     /// Returns an error if the recipe does not exist or contains a mistake.
@@ -284,8 +278,7 @@ impl Recipe {
     }
 
     /// # Errors
-    /// Returns an error if there is no built-in recipe of that name. The error suggests a similar
-    /// name if there is one.
+    /// Returns an error if there is no built-in recipe of that name. The error suggests a similar name if there is one.
     pub fn built_in_text(name: &str) -> Result<&'static str> {
         if let Some((_, text)) = BUILT_IN.iter().find(|(known, _)| *known == name) {
             return Ok(text);
@@ -373,8 +366,7 @@ impl Recipe {
         Ok(())
     }
 
-    /// Returns how durable a message is when the server answers 250, according to the server's
-    /// documentation.
+    /// Returns how durable a message is when the server answers 250, according to the server's documentation.
     pub fn durability(&self) -> String {
         self.keys.durability.get_ref().replace("{variant}", &self.variant)
     }
@@ -411,8 +403,8 @@ impl Recipe {
         self.keys.mailboxes.as_ref()
     }
 
-    /// Returns true if the server keeps its mail in `{state}`, the file system for which the audit
-    /// can simulate a power cut.
+    /// Returns true if the recipe puts the server's mail into `{state}`, the only directory for which the audit can
+    /// simulate a power cut.
     pub(crate) fn uses_state(&self) -> bool {
         let words = self.keys.command.get_ref().iter().chain(self.keys.environment.values());
         words.chain(self.keys.files.iter().map(|file| &file.text)).any(|text| text.contains("{state}"))

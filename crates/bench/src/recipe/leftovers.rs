@@ -1,9 +1,9 @@
-//! Finds and kills servers that an earlier mailrun started from a recipe and left behind, for
-//! example because it was killed. A token in the environment of a server's processes tells which
-//! mailrun started them. Some servers, such as OpenSMTPD, overwrite their environment when they set
-//! the titles that ps(1) shows. If such a server runs in its own root directory, mailrun recognises
-//! it by a file with the token next to that directory. An audit also adopts the orphans of its server
-//! (`adopt_orphans`), so that a process without the token is recognised by its descent.
+//! Finds and kills servers that an earlier mailrun started from a recipe and left behind, for example because it was
+//! killed. A token in the environment of a server's processes tells which mailrun started them. Some servers, such as
+//! OpenSMTPD, overwrite their environment when they set the titles that ps(1) shows. If such a server runs in a root
+//! directory of its own, mailrun reads the token from a file beside this root directory. An audit also adopts the
+//! orphans of its server (`adopt_orphans`), so that it can recognise a process without the token as a descendant of its
+//! own.
 use crate::usage::tree;
 use mailrun_lock::lock;
 use mailrun_process::proc_stat::{self, ProcessStat};
@@ -28,7 +28,7 @@ const FILE: &str = ".recipe";
 /// Time limit for killed processes to disappear.
 const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Returns the token of a server that this mailrun starts in `directory`.
+/// Returns the token that marks all processes of a server as started by this mailrun process in `directory`.
 pub(crate) fn token(directory: &Path) -> OsString {
     let pid = std::process::id();
     let start = started(pid).unwrap_or_default();
@@ -50,16 +50,15 @@ pub(crate) struct RecipeProcess {
     token: String,
 }
 
-/// Set if descendants whose parent has ended become children of this process.
+/// Set once `adopt_orphans` has made this process the parent of every descendant whose own parent ends.
 static ADOPTS_ORPHANS: AtomicBool = AtomicBool::new(false);
-/// Children of this process that belong to no server: sources and sinks.
+/// IDs of the sources and sinks that this process has started, which must not be killed together with a server.
 static OTHERS: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
 
-/// Makes this process the parent of every descendant whose own parent ends (prctl(2),
-/// PR_SET_CHILD_SUBREAPER). From then on, everything that descends from this process, except
-/// sources and sinks, belongs to the server. This includes a process that has left its group,
-/// cleared its environment, or lives in another PID namespace. The caller must run only one server
-/// at a time.
+/// Makes this process the parent of every descendant whose own parent ends (prctl(2), PR_SET_CHILD_SUBREAPER). From
+/// then on, everything that descends from this process, except sources and sinks, belongs to the server. This includes
+/// a process that has left its group, cleared its environment, or lives in another PID namespace. The caller must run
+/// only one server at a time.
 pub(crate) fn adopt_orphans() -> rustix::io::Result<()> {
     set_child_subreaper(Some(getpid()))?;
     ADOPTS_ORPHANS.store(true, Ordering::Relaxed);
@@ -95,7 +94,7 @@ pub(crate) fn processes_in(directory: &Path) -> Vec<RecipeProcess> {
     found
 }
 
-/// Returns the running descendants of this process that belong to a server, if orphans are adopted.
+/// Returns this process's running descendants that belong to a server, or none before `adopt_orphans` is called.
 fn descendants() -> Vec<u32> {
     if !ADOPTS_ORPHANS.load(Ordering::Relaxed) {
         return Vec::new();
@@ -173,14 +172,14 @@ fn kill_all(processes: impl Fn() -> Vec<RecipeProcess>) {
     }
 }
 
-/// Returns all running processes that have a token, whichever mailrun started them.
+/// Returns all running processes of servers from recipes. They may have been started by this mailrun or by another one.
 fn all() -> Vec<RecipeProcess> {
     proc_stat::pids().filter_map(process).collect()
 }
 
 fn process(pid: u32) -> Option<RecipeProcess> {
-    // Skip processes in containers, because the process ID in their token belongs to another PID
-    // namespace, so it would be looked up wrongly here.
+    // Skip processes in another PID namespace, such as a container. The token in their environment may contain a
+    // process ID of that namespace, which names another process here.
     if namespace("self")? != namespace(&pid.to_string())? {
         return None;
     }
@@ -194,7 +193,7 @@ fn process(pid: u32) -> Option<RecipeProcess> {
     Some(RecipeProcess { pid, name, token })
 }
 
-/// Returns the token of the server whose own root directory is `root` or contains `root`.
+/// Returns the server's token from the file beside a process's root directory, or beside a directory above it.
 fn token_of_root(root: &Path) -> Option<String> {
     let mut above = root.ancestors().filter(|place| place.parent().is_some());
     above.find_map(|place| fs::read_to_string(place.parent()?.join(FILE)).ok())
@@ -204,8 +203,7 @@ fn namespace(process: &str) -> Option<PathBuf> {
     fs::read_link(format!("/proc/{process}/ns/pid")).ok()
 }
 
-/// Returns the start time of a process in clock ticks since boot (proc(5)). Returns `None` if the
-/// process has ended.
+/// Returns the start time of a process in clock ticks since boot (proc(5)). Returns `None` if the process has ended.
 fn started(pid: u32) -> Option<u64> {
     ProcessStat::of(pid).filter(|stat| !has_ended(stat)).map(|stat| stat.started)
 }
@@ -215,7 +213,8 @@ fn owner_lives(token: &str) -> bool {
     let mut number = || parts.next()?.parse::<u64>().ok();
     match (number(), number()) {
         (Some(pid), Some(start)) => u32::try_from(pid).ok().and_then(started) == Some(start),
-        // mailrun did not write this token, so assume that its owner is alive, and leave the process alone.
+        // The token has no process ID and start time, so mailrun did not write it. Return true, so that a process of
+        // somebody else is not killed.
         _ => true,
     }
 }

@@ -1,5 +1,5 @@
-//! Recipes, which are TOML files. A recipe describes how to run a mail server under test in a
-//! directory of its own. This module knows nothing about loads or scenarios.
+//! A recipe is a TOML file that describes how to run a mail server under test in a directory of its own. This module
+//! knows nothing about loads or scenarios.
 //!
 //! ```text
 //! built-in name or FILE.toml ─→ file ─→ Recipe ─→ server: checks, files, prepare ─→ ServerCommand

@@ -1,5 +1,4 @@
-//! Sets up a server as its recipe says: checks the host, writes the server's files, and runs the
-//! recipe's commands.
+//! Sets up a server as its recipe says: checks the host, writes the server's files, and runs the recipe's commands.
 use super::file::{QueueKeys, Recipe};
 use super::leftovers;
 use crate::programs::{find_program, search_path};
@@ -19,14 +18,14 @@ use tempfile::TempPath;
 /// Time limit for each command of a recipe except the server itself.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Values that replace the placeholders of a recipe.
+/// Values that replace the placeholders of a recipe, such as the server's directory and address.
 #[derive(Clone, Debug)]
 pub struct Places {
     pub directory: PathBuf,
     /// Subdirectory for the mail, on which the audit may mount a file system.
     pub state: PathBuf,
-    /// Symbolic link to `directory`, by which the server gets a short path to its mail. It is removed when the last
-    /// copy is dropped.
+    /// Symbolic link to `directory`, by which the server gets a short path to its mail. Dropping the last copy of this
+    /// `Arc` removes the link.
     pub short_link: Option<Arc<TempPath>>,
     pub listen: SocketAddr,
     /// Next hop or, if the server delivers to mailboxes, the address at which they can be read.
@@ -53,8 +52,8 @@ pub(crate) struct ServerCommand {
 }
 
 impl Places {
-    /// Returns the paths and addresses of a server in `directory`. If the path of its state directory is too long,
-    /// this creates a symbolic link to `directory`.
+    /// Collects the paths and addresses that a recipe's placeholders stand for when its server runs in `directory`. If
+    /// the path of the state directory is too long, this creates a symbolic link to `directory`.
     pub fn in_directory(directory: PathBuf, listen: SocketAddr, to: SocketAddr, mailrun: &Path) -> Self {
         let state = directory.join(STATE);
         let is_long = state.as_os_str().len() > MAX_STATE_PATH_BYTES;
@@ -62,8 +61,9 @@ impl Places {
         Self { state, short_link, directory, listen, to, mailrun: mailrun.to_owned() }
     }
 
-    /// Returns the path by which the server knows its state directory. The last component is never the link itself,
-    /// because commands such as `find` do not follow a link that they are given.
+    /// Returns the path of the state directory that is given to the server, through the short link if there is one. The
+    /// path does not end with the link itself, because commands such as `find` do not follow a link that is their
+    /// argument.
     fn known_state(&self) -> PathBuf {
         self.short_link.as_ref().map_or_else(|| self.state.clone(), |link| link.join(STATE))
     }
@@ -76,27 +76,26 @@ const STATE: &str = "state";
 /// (unix(7)), and servers put their sockets some directories deeper.
 const MAX_STATE_PATH_BYTES: usize = 70;
 
-/// Makes a link to a directory. If the link cannot be made, the server gets the long path.
+/// Makes a symbolic link with a short path to a directory. If that fails, the server gets the long path.
 fn short_link(directory: &Path) -> Option<TempPath> {
     let absolute = std::path::absolute(directory).ok()?;
     let link = tempfile::Builder::new().prefix("mailrun-").make(|path| symlink(&absolute, path));
     Some(link.ok()?.into_temp_path())
 }
 
-/// Characters that have a special meaning in a shell or in a recipe's placeholders. White space and
-/// control characters count as well.
+/// Characters that a path must not contain, because they have a special meaning in a shell or in a recipe's
+/// placeholders. White space and control characters are not allowed either.
 const SPECIAL_CHARACTERS: &str = "'\"`\\$&|;<>()[]{}*?#~!";
 
-/// Returns the first character of a path that would break a recipe. Recipes fill paths into shell
-/// commands and configuration files, whose rules for quoting differ.
+/// Returns the first character that must not be in the path of a server's directory, or `None` if the path is good.
+/// Recipes fill such paths into shell commands and configuration files, whose rules for quoting differ.
 fn special_character(path: &Path) -> Option<char> {
     let is_special = |c: &char| c.is_whitespace() || c.is_control() || SPECIAL_CHARACTERS.contains(*c);
     path.to_string_lossy().chars().find(is_special)
 }
 
 impl Recipe {
-    /// Checks that the server can run on this machine. The caller does this before anything is
-    /// started.
+    /// Checks that the server can run on this machine. The caller does this before anything is started.
     ///
     /// # Errors
     /// Returns an error that names what is missing, and says how to install it if the recipe contains the command for
@@ -136,8 +135,7 @@ impl Recipe {
         fs::remove_dir_all(&root).with_context(|| format!("cannot delete {}", root.display()))
     }
 
-    /// Returns the tar file of the Debian root that the server needs, or `None` if the recipe needs
-    /// no such root.
+    /// Returns the tar file of the Debian root that the server needs, or `None` if the recipe needs no such root.
     fn debian_tar(&self) -> Result<Option<PathBuf>, Missing> {
         let Some(debian) = &self.keys.debian else { return Ok(None) };
         let name = format!("{}.tar", debian.get_ref());
@@ -159,8 +157,7 @@ impl Recipe {
         Missing { key, offset, words, remedy }
     }
 
-    /// Creates the state directory and the server's files, and runs the recipe's `prepare`
-    /// commands.
+    /// Creates the state directory and the server's files, and runs the recipe's `prepare` commands.
     pub(crate) fn prepare(&self, places: &Places) -> Result<ServerCommand> {
         self.check_host(&places.mailrun)?;
         for place in [&places.directory, &places.known_state()] {
@@ -237,10 +234,10 @@ impl Recipe {
         Some(self.run(command.get_ref(), places).ok()?.trim() == empty.trim())
     }
 
-    /// Makes the server retry all mail in its queue. Returns false if the recipe does not say how.
+    /// Makes the server retry its queue, by the command `queue.flush`. Returns false if the recipe has no such command.
     ///
     /// # Errors
-    /// Returns an error if the command fails.
+    /// Returns an error if this command cannot be started, takes too long, or exits with an error.
     pub(crate) fn flush_queue(&self, places: &Places) -> Result<bool> {
         let Some(flush) = self.keys.queue.as_ref().and_then(|queue| queue.flush.as_ref()) else { return Ok(false) };
         self.run(flush.get_ref(), places)
@@ -293,8 +290,7 @@ impl Recipe {
         words.iter().map(|word| self.fill(word, places)).collect()
     }
 
-    /// Replaces the placeholders, but keeps other braces, which configuration files use for their
-    /// own purposes.
+    /// Replaces the placeholders, but keeps other braces, which configuration files use for their own purposes.
     fn fill(&self, text: &str, places: &Places) -> String {
         let Places { directory, listen, to, mailrun, .. } = places;
         let state = places.known_state();
@@ -316,8 +312,7 @@ impl Recipe {
         values.iter().fold(text.to_owned(), |text, (placeholder, value)| text.replace(placeholder, value))
     }
 
-    /// Adds the last error in the server's log to
-    /// `error`, to explain why the server did not start.
+    /// Adds the last error in the server's log to `error`, to explain why the server did not start.
     pub(crate) fn start_error(&self, error: &anyhow::Error, directory: &Path) -> anyhow::Error {
         match self.last_log_error(directory) {
             Some(complaint) => self.server_error(&format!("{error:#}; its log says: {complaint}")),
@@ -329,8 +324,8 @@ impl Recipe {
 /// Subdirectory of the server's directory into which its Debian root is unpacked.
 const DEBIAN_ROOT: &str = "root";
 
-/// Returns the directories that may contain Debian roots made by the tests: `target/roots` of the
-/// working directory and of the directory in which this program was built.
+/// Returns the directories that may contain tar files with Debian root directories, which `debian-root.sh` makes. These
+/// are `target/roots` of the working directory and of the directory in which this program was built.
 fn debian_roots() -> Vec<PathBuf> {
     let own = std::env::current_exe().ok();
     let built = own.iter().filter_map(|own| own.parent()?.parent()).map(|target| target.join("roots"));

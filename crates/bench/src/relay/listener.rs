@@ -1,5 +1,5 @@
-//! The listener of the relay that the bench starts. The load decides which features the listener
-//! needs, and the bench writes them into a relay.toml and the files that it names.
+//! The listener of the relay that the bench starts. The bench writes a relay.toml, and the files to which it refers,
+//! with the features that the load needs, such as TLS.
 use crate::directory::RunDirectory;
 use anyhow::{Context, Result};
 use mailrun_process::tls_mode::TlsMode;
@@ -63,8 +63,7 @@ impl ListenerOptions {
         *self == Self::default()
     }
 
-    /// Writes relay.toml and the files that it names into the run directory. Returns the path of
-    /// relay.toml.
+    /// Writes relay.toml and the files that it names into the run directory. Returns the path of relay.toml.
     pub(crate) fn write(&self, directory: &RunDirectory, sink: &str) -> Result<String> {
         let secret = |name: &str, text: &str| {
             let path = directory.path().join(name);
@@ -86,7 +85,7 @@ impl ListenerOptions {
     /// Deletes the files with secrets, which the relay reads only when it starts.
     pub(crate) fn remove_secrets(&self, directory: &RunDirectory) {
         for name in [KEY_FILE, USERS_FILE] {
-            // Ignore errors, because each file exists only if the load needs its secret.
+            // Ignore errors, because there is a key file only with TLS, and a users file only with a login.
             let _ = std::fs::remove_file(directory.path().join(name));
         }
     }

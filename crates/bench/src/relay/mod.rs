@@ -36,11 +36,10 @@ pub enum Relay {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RelayCommand {
-    /// Words of the command line. `{listen}`, `{to}` and `{spool}` are replaced when the command is
-    /// started.
+    /// Words of the command line, in which `{listen}`, `{to}` and `{spool}` are replaced when it is started.
     pub(super) words: Vec<String>,
-    /// Name in reports: the name of the program's file. If several relays have the same name,
-    /// [`name_apart`] adds a part or a number that distinguishes them.
+    /// Name in reports: the name of the program's file. If several relays have the same name, [`name_apart`] adds a
+    /// part of the path or a number that distinguishes them.
     name: String,
 }
 
@@ -58,8 +57,7 @@ pub enum RelayDurability {
     Sync,
     /// The kernel has the message when the relay answers 250. A crash of the host can lose it.
     Write,
-    /// The message is only in the relay's memory when the relay answers 250. A crash of the relay
-    /// can lose it.
+    /// The message is only in the relay's memory when the relay answers 250. A crash of the relay can lose it.
     Memory,
 }
 
@@ -93,8 +91,9 @@ impl Relay {
         }
     }
 
-    /// Returns the record of the last audit in which this version of the server ran with the same recipe. Audits of
-    /// mailrun's own relay, which needs no recipe here, use the built-in recipe.
+    /// Returns the record of the last audit in which this version of the server ran with the same recipe. A bench
+    /// starts mailrun's own relay without a recipe, but audits start it with a built-in recipe, so that recipe counts
+    /// here.
     pub(super) fn last_audit(&self) -> Option<Record> {
         let name = self.to_string();
         let (hash, version) = match self {
@@ -111,8 +110,7 @@ impl Relay {
         self.to_string().chars().take(40).map(letter).collect::<String>().trim_matches('-').to_owned()
     }
 
-    /// Returns the mailboxes of a server that the bench starts, if the server delivers to
-    /// mailboxes.
+    /// Returns the mailboxes of a server that the bench starts, if the server delivers to mailboxes.
     pub(super) fn mailboxes(&self) -> Option<&MailboxKeys> {
         match self {
             Self::Recipe(recipe) => recipe.mailboxes(),
@@ -157,7 +155,7 @@ pub fn name_apart(relays: &mut [Relay]) {
     }
 }
 
-/// Numbers names that are still equal, for example the names of one program with different options.
+/// Appends `#1`, `#2` and so on to equal names, for example if several relays are one program with different options.
 fn number_equal_names(alike: Vec<&mut String>) {
     let names: Vec<String> = alike.iter().map(|name| (*name).clone()).collect();
     for (position, name) in alike.into_iter().enumerate() {
@@ -169,8 +167,8 @@ fn number_equal_names(alike: Vec<&mut String>) {
     }
 }
 
-/// Returns the part of each path's directory that distinguishes it from the others. Leading and
-/// trailing components that all paths share are removed.
+/// Returns for each path the directories by which it differs from the other paths. Leading and trailing directories
+/// that all paths share are removed, and so are the file names.
 fn differing_parts(paths: &[String]) -> Vec<String> {
     let directories = |path: &String| {
         let mut parts: Vec<String> = path.split('/').map(str::to_owned).collect();

@@ -1,4 +1,4 @@
-//! The scenario `backlog`. A relay accepts mail while its next hop is down. Then the relay is stopped and started
+//! In the scenario `backlog`, a relay accepts mail while its next hop is down. Then the relay is stopped and started
 //! again, and then the next hop comes back.
 //!
 //! ```text
@@ -39,8 +39,8 @@ use mailrun_text::table::{Align, Table};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Minimum time limit until the restarted relay is ready. The limit is longer than usual targets,
-/// so that the report can say by how much a target is missed.
+/// Minimum time limit for the restarted relay to become ready. It is longer than usual targets, so that the report can
+/// say by how much a relay misses its target.
 const MIN_READY_TIMEOUT: Duration = Duration::from_secs(300);
 /// Time limit for `mailrun queue retry`, which only asks the relay to retry and does not wait for deliveries.
 const CONTROL_TIMEOUT: Duration = Duration::from_secs(60);
@@ -53,28 +53,28 @@ pub struct BacklogOptions {
     pub messages: u64,
     /// Pause in deliveries after which the bench stops waiting for the rest of the backlog.
     pub lost_after: Duration,
-    /// Fresh messages per second while the backlog is delivered. `None` sends none.
+    /// Fresh messages per second while the backlog is delivered. `None` if no fresh mail is sent.
     pub fresh_per_s: Option<f64>,
     /// If set, the bench makes the relay retry its queue when the next hop is back, by the recipe's `queue.flush` or by
     /// `mailrun queue retry`. Otherwise the relay retries by itself.
     pub flushes: bool,
-    /// Kind of next hop while the queue fills. `None` means that nothing listens there.
+    /// How the next hop holds mail back while the queue fills. `None` means that nothing listens at its address.
     pub receiver: Option<BacklogReceiver>,
     pub memory_target: Option<MemoryTarget>,
     pub ready_target: Option<ReadyTarget>,
 }
 
-/// Ways in which the next hop holds mail back while the queue fills.
+/// Rules with which the sink, as the relay's next hop, holds mail back, so that the relay's queue fills.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BacklogReceiver {
     /// A rule of the sink holds mail back, for example by deferring it.
     Rule(String),
-    /// The sink imitates a receiver whose limits are documented. The text is the name of the receiver.
+    /// The sink has the limits that a receiver, such as `gmail`, documents. The text is the name of the receiver.
     Like(String),
 }
 
 impl BacklogOptions {
-    /// Describes the next hop while the queue fills, for titles.
+    /// Describes how the next hop holds mail back, such as `is down`, for the titles of reports.
     pub(super) fn next_hop_text(&self) -> String {
         match &self.receiver {
             None => "is down".to_owned(),
@@ -83,8 +83,8 @@ impl BacklogOptions {
         }
     }
 
-    /// Returns the sink options that make the next hop hold mail back. They are empty if nothing
-    /// listens there while the queue fills.
+    /// Returns the sink options that make the next hop hold mail back. There are no options if the next hop is down
+    /// while the queue fills, because no sink runs then.
     fn sink_options(&self) -> PartyOptions {
         let options = PartyOptions::default();
         match &self.receiver {
@@ -110,7 +110,7 @@ pub struct ReadyTarget {
     pub messages: u64,
 }
 
-/// Results of the phases so far. A phase that was not reached is `None`.
+/// Results of the phases, with `None` for each phase that was not reached.
 #[derive(Clone, Debug, Default)]
 pub(super) struct BacklogResults {
     pub(super) fill: Option<FillPhase>,
@@ -123,14 +123,13 @@ pub(super) struct MeasuredBacklog {
     pub(super) report: TextReport,
     pub(super) results: BacklogResults,
     pub(super) recovery: Option<Recovery>,
-    /// Messages accepted per second in the first and in the last tenth of the time.
+    /// Messages accepted per second in the first and in the last tenth of the time in which the queue was filled.
     pub(super) accepted_per_s: Option<[f64; 2]>,
     /// Missed targets, and faults that the verdict of the run names.
     pub(super) flaws: RunFlaws,
 }
 
-/// Resources that the relay uses at the end of a phase. All fields are `None` if the bench did not
-/// start the relay.
+/// Resources that the relay uses at the end of a phase. All fields are `None` if the bench did not start the relay.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RelayUse {
     pub(super) rss_bytes: Option<u64>,
@@ -153,8 +152,8 @@ pub(super) struct RestartPhase {
     pub(super) relay: RelayUse,
 }
 
-/// Time until mailrun's own relay was ready after a restart, and the queue that it then reported. Other relays only
-/// greet, and report neither.
+/// Time until mailrun's own relay was ready after a restart, and the queue that it then reported. Other relays report
+/// neither, so the bench can only wait for their greeting.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReadyPhase {
     took_s: f64,
@@ -165,10 +164,9 @@ pub(super) struct ReadyPhase {
 pub(super) struct DrainPhase {
     /// Time until the first message of the backlog arrived. `None` if none arrived.
     pub(super) first_s: Option<f64>,
-    /// Time until the last message that arrived, without the pause after which the bench stopped waiting for the
-    /// others. If none arrived, this is the whole wait.
+    /// Time until the last arrival, or the whole time that the bench waited if no message arrived.
     pub(super) took_s: f64,
-    /// Messages of the backlog that arrived in this phase.
+    /// Messages of the backlog that arrived after the next hop was back.
     pub(super) messages: u64,
     pub(super) relay: RelayUse,
     pub(super) completeness: Completeness,
@@ -182,13 +180,13 @@ impl DrainPhase {
     }
 }
 
-/// Notes when messages of the backlog arrive.
+/// Records when the first and the last message of the backlog arrived.
 #[derive(Clone, Copy, Debug)]
 struct ArrivalTimes {
-    /// Number of messages that had arrived before the phase.
+    /// Number of messages that had arrived before the drain phase began.
     before: u64,
     arrived: u64,
-    /// Time from the beginning of the phase to the first arrival.
+    /// Time from the beginning of the drain phase to the first arrival.
     first: Option<Duration>,
     last: Option<Duration>,
 }
@@ -198,7 +196,7 @@ impl ArrivalTimes {
         Self { before, arrived: before, first: None, last: None }
     }
 
-    /// Notes that `arrived` messages in all have arrived `at` this time since the phase began.
+    /// Records an arrival. `arrived` is the total number of messages, and `at` is the time since the drain phase began.
     fn note(&mut self, arrived: u64, at: Duration) {
         if arrived > self.arrived {
             self.arrived = arrived;
@@ -212,8 +210,8 @@ impl ArrivalTimes {
     }
 }
 
-/// Runs the scenario. SIGINT or SIGTERM ends it early, and the report then covers the completed
-/// phases.
+/// Runs the scenario until it is complete, or until SIGINT or SIGTERM. The report covers the phases that were
+/// completed.
 ///
 /// # Errors
 /// Returns an error if the relay has no queue that survives a restart, if the disk has too little space, or if a
@@ -240,8 +238,7 @@ pub(super) fn check(relay: &Relay) -> Result<()> {
     }
 }
 
-/// Runs the scenario, and writes its report and its record. The caller must have called `check` for
-/// the relay.
+/// Runs the scenario, and writes its report and its record. The caller must have called `check` for the relay.
 ///
 /// # Errors
 /// Returns an error if the disk has too little space, or if a process does not start.
@@ -279,17 +276,16 @@ pub(super) fn measure(options: &BacklogOptions) -> Result<MeasuredBacklog> {
     Ok(MeasuredBacklog { report, results, recovery: record.recovery, accepted_per_s, flaws })
 }
 
-/// Returns the time limit until the restarted relay is ready: twice the target if that is longer
-/// than the minimum.
+/// Returns the time limit until the restarted relay is ready: twice the target if that is longer than the minimum.
 fn ready_timeout(target: Option<ReadyTarget>) -> Duration {
     target.map_or(MIN_READY_TIMEOUT, |target| MIN_READY_TIMEOUT.max(target.time.saturating_mul(2)))
 }
 
-/// Returns an upper bound for the size of the queue on disk. A record of mailrun's spool
-/// contains the message, its envelope and 100 bytes (spool-format.md). Records are
-/// written in batches, which start at a new block and hold one message for each waiting
-/// session. The bound also includes segments that are free or have just been begun. Other
-/// relays have up to three files for each message, and each file takes whole blocks.
+/// Returns an upper bound for the size of the queue on disk. A record of mailrun's spool contains the message, its
+/// envelope and 100 bytes (spool-format.md). Records are written in batches of one message for each waiting session.
+/// Each batch begins with a new block, so part of its last block stays unused. The bound also includes segments that
+/// are free or have just been begun. For other relays, the bound assumes three files for each message, and rounds the
+/// size of each file up to whole blocks.
 fn needed_bytes(options: &BacklogOptions) -> u64 {
     const BLOCK: u64 = 4096;
     const SEGMENT: u64 = 64 << 20;
@@ -302,7 +298,7 @@ fn needed_bytes(options: &BacklogOptions) -> u64 {
     messages * each * 51 / 50 + 6 * SEGMENT
 }
 
-/// Kind of the relay. It decides how the bench starts the relay and makes it retry its queue.
+/// Kind of the relay, which decides how the bench starts the relay and makes it retry its queue.
 enum BacklogServer<'g> {
     /// mailrun's own relay, which reports when it is ready and how many messages are queued.
     Own,
@@ -323,7 +319,8 @@ struct BacklogRun<'g> {
     directory: &'g RunDirectory,
     supervisor: Supervisor,
     server: BacklogServer<'g>,
-    /// Address to which the relay forwards mail. Without a `receiver`, the sink listens there only in the last phase.
+    /// Address to which the relay forwards mail. If the options have no `receiver`, nothing listens there until the
+    /// last phase.
     sink: String,
     /// Address at which the relay has accepted mail since its last start.
     address: String,
@@ -335,7 +332,8 @@ struct BacklogRun<'g> {
 impl<'g> BacklogRun<'g> {
     fn prepare(scenario: &'g ScenarioRun, bench: &'g BenchOptions, options: &'g BacklogOptions) -> Result<Self> {
         let directory = scenario.directory();
-        // Nothing listens on the sink's port until the sink is started, so the relay's next hop is down.
+        // Only choose the address of the relay's next hop. Until the sink is started at this address, nothing listens
+        // there, so the relay must queue its mail.
         let sink = match &options.relay {
             Relay::Running { sink, .. } => sink.clone(),
             _ => free_port()?.to_string(),
@@ -543,8 +541,8 @@ impl<'g> BacklogRun<'g> {
         match (&self.server, complaint) {
             (_, None) => {}
             (BacklogServer::Own, Some(complaint)) => return Err(complaint),
-            // Killed processes are no error here: a server such as Exim may end before its delivery processes do, and
-            // the mail that these had taken is still queued.
+            // Other relays than mailrun may leave processes, which were then killed. For example, Exim may end before
+            // its delivery processes. Print this and go on, because the mail of killed processes stays queued.
             (_, Some(complaint)) => self.supervisor.print_line(&format!("{complaint:#}; they were killed")),
         }
         let stop_s = stopping.elapsed().as_secs_f64();
@@ -582,7 +580,8 @@ impl<'g> BacklogRun<'g> {
     /// delivered or no more arrive.
     fn drain(&mut self, run: RunId, source: &gather::PartyResults) -> Result<()> {
         let began = Instant::now();
-        // Read this count first, because the order to retry and the fresh mail below may already lead to deliveries.
+        // Read the number of arrivals before the retry and the fresh mail below, because both may cause deliveries at
+        // once.
         let mut arrivals = ArrivalTimes::new(self.supervisor.settled());
         match &self.server {
             _ if !self.options.flushes => {}
@@ -627,7 +626,8 @@ impl<'g> BacklogRun<'g> {
     }
 }
 
-/// Finds out when the relay was back at its full delivery rate, and adds that time to the record as an event.
+/// Finds out when the relay delivered at its full rate again after the next hop was back. Adds an event at that time to
+/// the record.
 fn add_recovery(record: &mut Record) {
     let is_back = |event: &&EventRow| event.kind == EventKind::FaultOff && event.text.starts_with("the next hop");
     let Some(back_s) = record.events.iter().rfind(is_back).map(|event| event.at_s) else { return };
@@ -651,7 +651,7 @@ fn config(sink: &str, bench: &BenchOptions, needed_bytes: u64) -> String {
     )
 }
 
-/// Judges a run by its targets. The targets of memory and time apply to mailrun's own relay only.
+/// Judges a run by its targets. The targets for memory and for the restart apply to mailrun's own relay only.
 fn goals(results: &BacklogResults, record: &Record, options: &BacklogOptions) -> Vec<Goal> {
     let is_own = options.relay.is_own();
     let readiness = is_own.then(|| readiness_goal(results, options));
@@ -698,7 +698,7 @@ fn report(
 /// tenth, when the queue was long. Returns `None` if the time was shorter than three seconds.
 fn accept_rates(series: &[SeriesRow]) -> Option<[f64; 2]> {
     let first = series.iter().find(|row| row.accepted > 0)?.second;
-    // Leave the last second out of the last tenth, because mail was accepted during only a part of it.
+    // The relay accepted mail in only a part of its last second, so the last tenth of the time excludes that second.
     let last = series.iter().rfind(|row| row.accepted > 0)?.second;
     let length = last.checked_sub(first).filter(|length| *length >= 2)?.div_ceil(10);
     let per_s = |from: u64| {
@@ -774,13 +774,14 @@ fn readiness_goal(results: &BacklogResults, options: &BacklogOptions) -> Goal {
         format!("{} of {} queued after {}", count(ready.queued), count(accepted.messages), seconds(ready.took_s));
     let is_quick =
         target.is_none_or(|target| ready.took_s < target.time.as_secs_f64() || accepted.messages > target.messages);
-    // A next hop with rules may have accepted some of the mail before the restart, so not all of it must be queued.
+    // If the options have a `receiver`, the sink runs from the start and may have accepted mail before the restart. The
+    // queue may then have fewer messages than the relay accepted.
     let is_whole = options.receiver.is_some() || ready.queued == accepted.messages;
     Goal::condition("ready after a restart", is_whole && is_quick, value, wanted)
 }
 
-/// Checks the peak memory of mailrun's relay before and after the restart. Returns `None` if there were
-/// more messages than the target is for.
+/// Checks the peak memory of mailrun's relay before and after the restart. Returns `None` if the relay accepted more
+/// messages than `target.messages`, because the target then does not apply.
 fn memory_goal(results: &BacklogResults, target: MemoryTarget) -> Option<Goal> {
     let accepted = results.fill.filter(|accepted| accepted.messages <= target.messages)?;
     let later = [results.restart.map(|restart| restart.relay), results.drain.map(|drained| drained.relay)];
@@ -817,7 +818,7 @@ fn account_goal(results: &BacklogResults, record: &Record, messages: u64) -> Goa
     let is_good = ledger.delivered == ledger.accepted && accepted == messages && missing == 0;
     let is_open = accepted == messages && queued + not_delivered > 0;
     if !is_good && missing == 0 && (record.ending == Some(Ending::Interrupted) || is_open) {
-        // Report the rest as queued only if the queue was read, because otherwise nobody knows where this mail is.
+        // If the bench could not read the queue, call the missing mail not delivered, because nobody knows where it is.
         let rest = if not_delivered > 0 { "not delivered" } else { "queued" };
         let value = format!("{value}, {} {rest}", count(queued + not_delivered));
         return Goal::new(what, wanted, GoalResult::Unknown(value));
@@ -930,7 +931,7 @@ mod tests {
         let judged = judged_report(&results(200_000, 1.0, 1 << 20), &queued, 200_000);
         assert!(!judged.is_good() && judged.text.matches("INCONCLUSIVE").count() == 1, "{}", judged.text);
         assert!(judged.text.contains("lost 0, 0 duplicates, 10 queued"), "{}", judged.text);
-        // A message that is neither delivered nor queued is lost, although other mail is still queued.
+        // One message is lost now, so the report must say FAIL, although other mail is still queued.
         (queued.ledger.delivered, queued.ledger.lost) = (Some(199_989), Some(1));
         let judged = judged_report(&results(200_000, 1.0, 1 << 20), &queued, 200_000);
         assert!(!judged.is_good() && judged.text.matches("FAIL").count() == 1, "{}", judged.text);
@@ -1029,7 +1030,7 @@ mod tests {
             (1, None),
             (2, Some([1000.0, 999.0])),
             (10, Some([1000.0, 991.0])),
-            // A tenth of 20 s is two seconds, so each rate is the mean of the rates in two seconds.
+            // A tenth of 20 s is two seconds. The first two have 1,000 and 999 messages, so their mean is 999.5.
             (20, Some([999.5, 981.5])),
         ] {
             assert_eq!(accept_rates(&falling(seconds)), expected, "{seconds} s");

@@ -22,7 +22,8 @@ type Column<'a> = TableColumn<'a, Relay, MeasuredBacklog>;
 pub fn compare(options: &BacklogOptions, relays: &[Relay]) -> Result<TextReport> {
     relays.iter().try_for_each(backlog::check)?;
     let scenario = ScenarioRun::prepare(&options.scenario)?;
-    // A run takes minutes and shows its own progress, so run each relay only once, and let the runner show none.
+    // Run each relay only once, because a run takes minutes. The runner shows no progress, because each run shows its
+    // own.
     let plan = RunPlan { compared: relays.len(), rounds: 1, order: RoundOrder::Fixed, live: LiveMode::Off };
     let comparison = BacklogComparison { options, scenario: &scenario };
     let results = engine::run_all(&comparison, relays.to_vec(), plan, &|| scenario.is_stopped());

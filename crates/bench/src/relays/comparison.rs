@@ -1,7 +1,6 @@
-//! Compares relays by the time until all messages are accepted and the time until all are delivered.
-//! Scenarios such as `relay-400` send them as a published benchmark does: over 250 sessions to 5
-//! domains, with a new connection for each message. The relays take turns, so that a slow minute of
-//! the machine affects all of them.
+//! Compares relays by the time until all messages are accepted and the time until all are delivered. Scenarios such as
+//! `relay-400` send the messages as a published benchmark does: over 250 sessions to 5 domains, with a new connection
+//! for each message. The relays take turns, so that a slow minute of the machine affects all of them.
 use super::measure::RelayMeasurement;
 use super::scenario::{LoadShape, ScenarioOptions, ScenarioRun, offered};
 use crate::BenchOutcome;
@@ -40,7 +39,7 @@ pub(super) enum SyscallsPerMessage {
         all: f64,
         syncs: f64,
     },
-    /// Explains why the system calls were not counted.
+    /// The system calls were not counted, for the reason in this text.
     NotMeasured(String),
 }
 

@@ -20,7 +20,7 @@ use std::time::Duration;
 /// Time limit for the source to finish the messages that it has begun, once it is asked to stop.
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A source that sends fresh mail. Its own run ID lets the
+/// A source that sends new mail to the relay while the relay delivers its backlog. The source's own run ID lets the
 /// sink tell fresh messages from messages of the backlog.
 #[derive(Debug)]
 pub(super) struct FreshMail {

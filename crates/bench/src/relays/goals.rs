@@ -18,7 +18,7 @@ pub(super) enum GoalResult {
     Missed(String),
     /// Mail is missing or was changed, so the run failed and its other figures do not count.
     Unaccounted(String),
-    /// The target could not be judged, for this reason.
+    /// The target could not be judged. The text says why, for example `stopped before`.
     Unknown(String),
 }
 
@@ -27,7 +27,7 @@ impl Goal {
         Self { what: what.into(), wanted: wanted.into(), result: outcome }
     }
 
-    /// Creates the target that the median over several rounds is below a limit.
+    /// Creates a target that is met if the median of several rounds is below a limit.
     pub(super) fn median_below(
         what: impl Into<String>,
         values: MedianRange,
@@ -42,8 +42,8 @@ impl Goal {
         Self::new(what, wanted, if is_so { GoalResult::Pass(value) } else { GoalResult::Missed(value) })
     }
 
-    /// Creates the target that all mail is accounted for. If this target is missed, the whole
-    /// scenario has failed.
+    /// Creates a target that is met if all mail is accounted for. If this target is missed, the whole scenario has
+    /// failed.
     pub(super) fn account(what: impl Into<String>, is_closed: bool, value: String, wanted: impl Into<String>) -> Self {
         Self::new(what, wanted, if is_closed { GoalResult::Pass(value) } else { GoalResult::Unaccounted(value) })
     }
@@ -77,7 +77,7 @@ pub(super) fn report(
     TextReport::new(title, tables, remarks, conclusion)
 }
 
-/// Converts targets that were missed or could not be judged into defects, which the conclusion of the report names.
+/// Returns the defects for the report's conclusion: targets that were missed, and targets that could not be judged.
 pub(super) fn defects(goals: &[Goal]) -> Defects {
     let mut defects = Defects::default();
     for goal in goals {

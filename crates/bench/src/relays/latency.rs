@@ -1,13 +1,13 @@
-//! The scenario `relay-latency`. It measures the time until the 250 of a relay that is not
-//! saturated, by default at half the highest rate that the relay sustains.
+//! The scenario `relay-latency` measures how long a relay takes to answer 250 while it is not saturated, by default at
+//! half the highest rate that it sustains.
 //!
 //! ```text
 //! closed loop ─ estimate ─→ search: steps of open loop ─ highest that held ─→ half of it, open loop, in rounds
 //! ```
 //!
-//! A relay sustains a rate if, shortly after the end of a step, it has accepted and delivered everything that was due
-//! in the step. In that case, the relay accepts mail as fast as it becomes due, and its queue does not grow. Latency is
-//! counted from the time at which a message was due.
+//! Each step of the search sends mail in an open loop at one rate. A relay sustains this rate if, shortly after the end
+//! of the step, it has accepted and delivered all messages of the step, because then its queue has not grown. Latency
+//! is counted from the time at which a message was due.
 use super::goals::{self, Goal, GoalResult};
 use super::measure::RelayMeasurement;
 use super::scenario::{LoadShape, ScenarioOptions, ScenarioRun};
@@ -25,20 +25,19 @@ use mailrun_text::numbers::{count, figure, latency, rate, seconds};
 use mailrun_text::table::{Align, Table};
 use std::time::Duration;
 
-/// Precision of the search, as a share of the rate. Steps of a few seconds allow no better
-/// precision.
+/// Precision of the search, as a share of the rate. Steps of a few seconds allow no better precision.
 const PRECISION: f64 = 0.05;
 
 /// Limits that decide whether a relay sustains a rate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SustainedLimits {
-    /// The last delivery of a step may be this much later than the end of the step, plus
-    /// `max_delay_share` of the step's length. Without this allowance, messages that are still on
-    /// their way at the end of a step would count as a growing queue.
+    /// Maximum time between the end of a step and its last delivery, in addition to `max_delay_share` of the step's
+    /// length. Without this allowance, messages that are still on their way at the end of a step would look like a
+    /// growing queue.
     pub max_delay: Duration,
     pub max_delay_share: f64,
-    /// Share of the offered messages that the source must have sent. If the relay falls behind, all
-    /// sessions wait for the relay, so messages that become due are not sent in time.
+    /// Minimum ratio of messages that the source sent in a step to messages that were due. The source sends fewer if
+    /// the relay falls behind, because then all sessions are waiting for replies.
     pub min_sent: f64,
 }
 
@@ -84,20 +83,19 @@ pub struct LatencyOptions {
     /// If set, the rounds are run at this rate and there is no search.
     pub rate_per_s: Option<f64>,
     pub arrival: Arrival,
-    /// The rounds offer the highest sustained rate multiplied by this share.
+    /// The rounds run at this share of the highest sustained rate.
     pub share: f64,
     /// Duration of each round of the measurement.
     pub length: Duration,
     pub rounds: u32,
-    /// Upper limit for the p99 of the time until acceptance. The median of the rounds' p99 is
-    /// compared with it.
+    /// Upper limit for the p99 of the time until acceptance. The median of the rounds' p99 is compared with it.
     pub accept_p99: Option<Duration>,
 }
 
 #[derive(Clone, Debug)]
 struct LatencyRow {
     name: String,
-    /// Rate of the open loop. `None` if the run was a closed loop.
+    /// Rate of the open loop, or `None` if the run was a closed loop.
     offered_per_s: Option<f64>,
     measurement: RelayMeasurement,
     accept: LatencyMs,
@@ -105,18 +103,17 @@ struct LatencyRow {
     verdict: &'static str,
 }
 
-/// Results so far. Some runs are missing if the user stops the scenario.
+/// Results of the search and of the rounds so far. If the user stops the scenario, the report shows only these.
 #[derive(Clone, Debug, Default)]
 struct LatencyResults {
     rows: Vec<LatencyRow>,
     sustained_per_s: Option<f64>,
-    /// Number of measured rounds, which are the last rows of `rows`. The rows before them belong to
-    /// the search.
+    /// Number of measured rounds, which are the last rows of `rows`. The rows before them belong to the search.
     rounds: u32,
 }
 
-/// Runs the search and the rounds. SIGINT or SIGTERM ends them early, and the report then covers the
-/// completed runs.
+/// Runs the search and the rounds until all are complete, or until SIGINT or SIGTERM. The report covers the completed
+/// runs.
 ///
 /// # Errors
 /// Returns an error if a run fails.
@@ -219,9 +216,8 @@ fn open(rate_per_s: f64, arrival: Arrival, length: Duration) -> Workload {
     }
 }
 
-/// Searches for the highest rate that the relay sustains, with one step for each rate. `measure`
-/// runs a step. It returns the delivered rate and whether the step's rate was sustained, or `None`
-/// if the user asked to stop.
+/// Searches for the highest rate that the relay sustains, with one step for each rate. `measure` runs a step. It
+/// returns the delivered rate and whether the step's rate was sustained, or `None` if the user asked to stop.
 fn search(
     step: Duration,
     steps: u32,
@@ -234,8 +230,8 @@ fn search(
         exceed_ratio: 0.0,
         width: PRECISION,
         min_messages: 0.0,
-        // Before the last step starts, the closed loop and the other steps have taken `steps` × `step_s`. Half a step
-        // more keeps a rounding error from preventing the last step.
+        // After this time, the search starts no more steps. It first runs a closed loop for the length of a step, so
+        // the last step starts after `steps` × `step_s`. The limit is half a step later to allow for rounding errors.
         time_limit_s: step_s * (f64::from(steps) + 0.5),
         coarse_levels: 0,
         ..SearchSettings::default()
@@ -299,7 +295,7 @@ fn report(results: &LatencyResults, options: &LatencyOptions) -> TextReport {
         rounds.iter().flat_map(|row| row.measurement.flaws.notes.iter().map(|note| format!("{}: {note}", row.name)));
     remarks.extend(notes);
     let tables = vec![throughput(&results.rows), latencies(rounds, options)];
-    // Name only the defects of rounds, because the search tries rates that overload the relay on purpose.
+    // Report the defects of the rounds, but not of the search, because the search overloads the relay on purpose.
     let defects = named_defects(rounds.iter().map(|row| (&row.name, &row.measurement.flaws)));
     goals::report(&title, tables, &goals(results, rounds, options), defects, remarks)
 }
@@ -402,8 +398,8 @@ mod tests {
     use mailrun_report::sample;
     use proptest::prelude::*;
 
-    /// Runs a search against a model of a relay that sustains rates up to `limit` and delivers
-    /// `estimate` in the closed loop. Returns the rate that was found and the number of steps.
+    /// Searches for the highest rate of a simulated relay that sustains `limit`, but delivers `estimate` in the closed
+    /// loop. Returns the rate that the search found, if any, and the number of steps.
     fn found(limit: f64, estimate: f64, steps: u32) -> (Option<f64>, usize) {
         let result = search(Duration::from_secs(4), steps, |load| {
             Ok(Some(match load {
@@ -460,7 +456,8 @@ mod tests {
 
     #[test]
     fn a_rate_is_sustained_if_nothing_is_left_when_it_is_over() {
-        // The sample sends 200,000 messages in 4 s, enough for 50,000/s only, and the last is accepted after 3.7 s.
+        // The sample sends 200,000 messages in 4 s. These are all that are due at 50,000/s, but at 60,000/s, 240,000
+        // would be due. The last message is accepted after 3.7 s, so acceptance never falls behind.
         assert_eq!(row(50_000.0, 4.2, 1.0).verdict, SUSTAINED);
         assert_eq!(row(50_000.0, 4.4, 1.0).verdict, "the queue grew");
         assert_eq!(row(60_000.0, 4.0, 1.0).verdict, "not all was sent");

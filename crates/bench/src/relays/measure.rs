@@ -15,11 +15,11 @@ pub(super) struct RelayMeasurement {
     pub(super) cpu_ms_per_1000: Option<f64>,
     /// Bytes written per message, in whole pages, as the kernel counted them for the relay's processes.
     pub(super) written_per_message: Option<f64>,
-    /// Bytes per message that the disk wrote. Writes of other processes on the host are included.
+    /// Bytes per message that were written to the disk, including the writes of all other processes on the host.
     pub(super) disk_per_message: Option<f64>,
     pub(super) max_rss_bytes: Option<u64>,
     pub(super) accepted: Option<LatencyMs>,
-    /// Time until messages were announced in mailboxes. `None` if the sink watched no mailboxes.
+    /// Latency until a mailbox server announced the message to the sink. `None` if the sink watched no mailboxes.
     pub(super) announced: Option<LatencyMs>,
     /// Time until messages were delivered, which for mailboxes is when they could be read.
     pub(super) delivered: Option<LatencyMs>,
@@ -46,7 +46,7 @@ impl RelayMeasurement {
         let rate = record.verdict.reasons.iter().zip(&record.verdict.causes).find(is_rate);
         let mut flaws = RunFlaws::of(record, fault(record, messages));
         flaws.missed.extend(rate.map(|(text, _)| text.clone()));
-        // Drop the note about the disk's writes, because the table has a column for them.
+        // Drop any note of how much the disk wrote, because the comparison's table has a column for these bytes.
         flaws.notes.retain(|note| !note.starts_with("The disk "));
         Ok(Self {
             cpu_ms_per_1000: relay.and_then(|party| relay::cpu_ms_per_1000(party, all_accepted)),
@@ -128,11 +128,13 @@ mod tests {
             assert!(text.contains(&format!("{} 10", name.replace('_', " "))), "{text}");
             tests::set_threshold(&mut record, &format!("{name} <= 1%"));
             assert_eq!(fault(&record), None, "{name}");
-            // The threshold does not excuse a message that has no fate.
+            // The threshold excuses only messages that the ledger counts under this fate. A message that is missing
+            // from all counts must still be a fault.
             record.ledger.delivered = record.ledger.delivered.map(|delivered| delivered - 1);
             assert!(fault(&record).is_some(), "{name}");
         }
-        // Of 10 messages without a reply, 4 have been delivered.
+        // Ten messages got no reply, but four of them were delivered. The other six are in doubt. The threshold allows
+        // them, so the run has no fault.
         let mut record = sample::relayed();
         tests::set_threshold(&mut record, "in_doubt <= 1%");
         (record.ledger.accepted, record.ledger.delivered) = (Some(199_990), Some(199_994));

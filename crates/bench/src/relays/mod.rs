@@ -36,8 +36,7 @@ use crate::engine::TextReport;
 use crate::launch;
 use anyhow::Result;
 
-/// Runs a comparison of relays. SIGINT or SIGTERM ends it early, and the report then covers the
-/// completed runs.
+/// Runs a comparison of relays until it is complete, or until SIGINT or SIGTERM. The report covers the completed runs.
 ///
 /// # Errors
 ///

@@ -6,18 +6,18 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Time limit for an answer. An idle relay answers immediately. A relay that takes longer is too
-/// busy, which counts as not ready.
+/// Time limit for an answer of the relay. An idle relay answers immediately, so a relay that takes longer is too busy
+/// and counts as not ready.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Maximum size of an answer. The metrics of a relay with many destinations are smaller.
+/// Maximum size of an answer of the relay. Even the metrics of a relay with many destinations are smaller.
 const MAX_RESPONSE_BYTES: usize = 64 << 20;
 
 #[derive(Debug)]
 pub(super) struct RelayStatusClient(HttpClient);
 
 impl RelayStatusClient {
-    /// Creates a client of the relay's status server. `address` is HOST:PORT.
+    /// Creates a client of the relay's status server, whose `address` is HOST:PORT.
     pub(super) fn at(address: &str) -> Result<Self> {
         HttpClient::new(address, RESPONSE_TIMEOUT, MAX_RESPONSE_BYTES).map(Self)
     }

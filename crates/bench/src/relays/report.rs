@@ -1,5 +1,4 @@
-//! The tables of a comparison of relays: the figures with their spread, the ratios to a base relay,
-//! and notes.
+//! The tables of a comparison of relays: the figures with their spread, the ratios to a base relay, and notes.
 use super::comparison::{RelayCase, RelayComparisonOptions, RelayContestant, RelayResults, SyscallsPerMessage};
 use super::measure::RelayMeasurement;
 use crate::engine::{
@@ -79,7 +78,7 @@ fn mailboxes(results: &RelayResults) -> Table {
     engine::table(results.contestants.iter().filter(|contestant| has_mailboxes(contestant)), &columns, &[])
 }
 
-/// Shows how long mail took until it was accepted and until it was delivered, for servers that hand it on.
+/// Shows the latencies until acceptance and until delivery, for servers that forward mail to the sink.
 fn times(results: &RelayResults) -> Table {
     let columns = [
         Column::words("relay", |contestant| contestant.name.clone()),
@@ -245,8 +244,8 @@ mod tests {
 
     #[test]
     fn figures_have_their_spread_and_ratios_are_of_the_same_round() {
-        // In the three rounds, ours is 2, 10 and 5 times as fast as theirs, so the report must show the median ratio,
-        // 5, and not the ratio of the medians (10 s and 4 s), 2.5.
+        // In the three rounds, mailrun is 2, 10 and 5 times as fast as Postfix. The report must show the median of
+        // these ratios, 5. The ratio of the median times, 10 s and 4 s, would be 2.5.
         let ours = vec![done(4.0, 10.0), done(1.0, 10.0), done(8.0, 10.0)];
         let theirs = vec![done(8.0, 100.0), done(10.0, 100.0), done(40.0, 100.0)];
         let report = of(&results(ours, theirs), &options());

@@ -33,7 +33,7 @@ pub struct ScenarioOptions {
 #[derive(Clone, Debug)]
 pub struct LoadShape {
     pub sessions: u32,
-    /// Bytes of a message including its header.
+    /// Size of a message in bytes, including its header.
     pub message_bytes: u64,
     /// Maximum number of messages per connection, or `None` for no limit.
     pub reuse: Option<u64>,
@@ -70,8 +70,7 @@ pub(crate) fn reuse_text(reuse: Option<u64>) -> String {
     }
 }
 
-/// Makes a load of `messages` messages, in an open loop if there is a rate and otherwise in a
-/// closed loop.
+/// Makes a load of `messages` messages, in an open loop if there is a rate and otherwise in a closed loop.
 pub(super) fn offered(messages: u64, rate_per_s: Option<f64>) -> Workload {
     let arrival = if rate_per_s.is_some() { Arrival::Constant } else { Arrival::Closed };
     Workload { messages: Some(messages), rate_per_s, arrival, ..Workload::default() }
@@ -113,14 +112,14 @@ impl ScenarioRun {
         self.interrupt.requested() != StopRequest::Nothing
     }
 
-    /// Returns the options of a run whose files are in the subdirectory `place`, or beside the report if `place` is
-    /// empty.
+    /// Returns the options for a run. The run writes its files into the subdirectory `place`, or beside the report of
+    /// the scenario if `place` is empty.
     pub(crate) fn bench(&self, place: &str, relay: &Relay, shape: &LoadShape, load: Workload) -> BenchOptions {
         let out = if place.is_empty() { self.directory.path().to_owned() } else { self.run_directory(place) };
         self.options.bench(out, relay, shape, load)
     }
 
-    /// Returns the directory of a run, and notes it for the record of the scenario.
+    /// Returns the directory for a run, and remembers its name for the record of the scenario.
     pub(super) fn run_directory(&self, name: &str) -> PathBuf {
         self.run_directories.borrow_mut().push(name.to_owned());
         self.directory.path().join(name)
@@ -131,14 +130,13 @@ impl ScenarioRun {
         (!self.is_stopped()).then(|| ensure_complete(crate::run_with(&self.program, bench)?))
     }
 
-    /// Makes a run that can be compared. Returns `None` if the user has asked to stop, even midway,
-    /// because the figures of an incomplete run cannot be compared.
+    /// Makes a run, and drops its results if the user stops it before its end. The figures of an incomplete run cannot
+    /// be compared with others, so this returns `None` instead.
     pub(crate) fn run_complete(&self, bench: &BenchOptions) -> Option<Result<BenchOutcome>> {
         self.run(bench).filter(|_| !self.is_stopped())
     }
 
-    /// Makes a run of a comparison and prints a line with its result. Returns `None` if the user
-    /// stopped it.
+    /// Makes a run of a comparison and prints a line with its result. Returns `None` if the user stopped it.
     pub(crate) fn run_compared<M: BenchFigures>(
         &self,
         bench: BenchOptions,

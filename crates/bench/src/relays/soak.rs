@@ -1,6 +1,5 @@
-//! The scenario `relay-soak`, a long run. It checks that a relay's memory does not grow after the
-//! first tenth, that its disk space is freed at the end, and that all of a million messages are
-//! accounted for.
+//! The scenario `relay-soak` checks in a long run that a relay's memory does not grow after the first tenth, that its
+//! disk space is freed at the end, and that all of a million messages are accounted for.
 use super::goals::{self, Goal, GoalResult};
 use super::measure::RelayMeasurement;
 use super::scenario::{LoadShape, ScenarioOptions, ScenarioRun, offered};
@@ -20,10 +19,9 @@ pub struct SoakOptions {
     pub relay: Relay,
     pub shape: LoadShape,
     pub messages: u64,
-    /// Messages per second in an open loop. `None` means a closed loop, as fast as the relay
-    /// accepts messages.
+    /// Messages per second in an open loop. `None` means a closed loop, as fast as the relay accepts messages.
     pub rate_per_s: Option<f64>,
-    /// Maximum growth of the relay's memory. If `None`, the memory is not judged.
+    /// Maximum growth of the relay's memory, or `None` if the memory is not judged.
     pub memory_growth: Option<MemoryGrowth>,
     pub max_idle_spool_bytes: Option<u64>,
 }
@@ -36,8 +34,8 @@ pub struct MemoryGrowth {
     pub allowance_bytes: u64,
 }
 
-/// Runs the scenario. SIGINT or SIGTERM ends it early, and the report then covers the messages that
-/// were sent.
+/// Runs the scenario until all messages are sent, or until SIGINT or SIGTERM. The report covers the messages that were
+/// sent.
 ///
 /// # Errors
 /// Returns an error if the run fails or is interrupted before the first message.
@@ -58,7 +56,7 @@ fn memory_peaks(record: &Record, memory: &MemoryCurve) -> Option<[u64; 2]> {
     Some([memory.peak(0, tenth_ns)?, memory.peak(tenth_ns + 1, u64::MAX)?])
 }
 
-/// Returns the end of the first second by which at least a tenth of all messages had been accepted.
+/// Returns the time at which a tenth of all messages had been accepted, rounded up to the end of a second.
 fn first_tenth_end_ns(series: &[SeriesRow], origin_ns: u64) -> Option<u64> {
     let all: u64 = series.iter().map(|row| row.accepted).sum();
     let mut sum = 0;
@@ -222,7 +220,7 @@ mod tests {
         let of_cut = judged(&cut, 300_000);
         assert!(of_cut.text.contains("stopped after 200,000 messages, all delivered"), "{}", of_cut.text);
         assert!(!of_cut.is_good() && of_cut.text.contains("INCONCLUSIVE"), "{}", of_cut.text);
-        // A relay that refuses mail must fail, even if the user also interrupted the run.
+        // If the relay refuses mail, the result must be FAIL, even if the user also interrupted the run.
         let mut refusing = outcome(1 << 20, 1 << 20, 0);
         refusing.record.ledger.rejected = Some(100_000);
         for ending in [Ending::Complete, Ending::Interrupted] {

@@ -1,23 +1,23 @@
-//! Chooses the number of messages of a round. The fastest contestant should take 0.25 to 0.5 s. A
-//! round takes less if a slow contestant would otherwise leave no time for enough rounds.
+//! Chooses the number of messages that each contestant sends in a round. The fastest contestant should take 0.25 to 0.5
+//! s. If a slow contestant would leave too little time for enough rounds, all contestants send fewer messages.
 use std::time::Duration;
 
 /// Time in seconds that the fastest contestant should take in a round.
 const GOAL_S: f64 = 0.36;
-/// The calibration accepts a number of messages if the fastest contestant's time, in seconds, is in this range.
+/// Range in seconds in which the fastest contestant's time in a round should be.
 const RIGHT_S: std::ops::RangeInclusive<f64> = 0.25..=0.5;
-/// Half of the comparison's time must suffice for this many rounds. These include the rounds that a verdict needs, and
-/// the first block, which does not count.
+/// The calibration makes rounds so short that this many fit into half of the comparison's time. They include the rounds
+/// that a verdict needs, and the first block of rounds, which is a warm-up and does not count.
 const ROUNDS: f64 = 24.0;
-/// Accepted range of half of the comparison's time, divided by the time that `ROUNDS` rounds would take. Below this
-/// range, the rounds take too long. The upper end applies only to rounds that are shorter than `RIGHT_S`.
+/// Accepted range of a ratio: half of the comparison's time, divided by the time of `ROUNDS` rounds. If the ratio is
+/// smaller, the calibration tries shorter rounds. If the ratio is larger and the fastest contestant takes less than
+/// `RIGHT_S`, it tries longer rounds.
 const FITS: std::ops::RangeInclusive<f64> = 0.7..=1.5;
-/// Largest factor between two consecutive tries. The startup time hides how long each message
-/// takes, so a larger step would be a guess.
+/// The calibration raises the number of messages at most by this factor from one run to the next. A short run consists
+/// mostly of startup, which hides how long each message takes, so a larger step would be a guess.
 const MAX_FACTOR: f64 = 20.0;
 const MAX_MESSAGES: u64 = 1_000_000;
-/// Messages of the first run. They are few because some contestants take a tenth of a second for
-/// each message.
+/// Messages in the calibration's first run. They are few because some contestants take a tenth of a second for each.
 const FIRST_MESSAGES: u64 = 20;
 /// A run that takes this many times longer than expected is killed, but never before `MIN_LIMIT`.
 const LIMIT_FACTOR: f64 = 10.0;
@@ -62,8 +62,8 @@ pub(super) fn next_step(requested_count: Option<u64>, sessions: u32, messages: u
     if next == messages { Calibration::Done } else { Calibration::Try(next) }
 }
 
-/// Returns the time limit for a run of `messages` messages. `last_run` is the number of messages
-/// and the time of the contestant's previous run.
+/// Returns the time limit for a contestant's run of `messages` messages. The limit follows from `last_run`, the number
+/// of messages and the duration of the contestant's previous run.
 pub(super) fn time_limit(last_run: Option<(u64, Duration)>, messages: u64) -> Duration {
     let Some((previous_count, elapsed)) = last_run else { return MIN_LIMIT };
     let growth = (messages as f64 / previous_count.max(1) as f64).max(1.0);
@@ -74,9 +74,8 @@ pub(super) fn time_limit(last_run: Option<(u64, Duration)>, messages: u64) -> Du
 mod tests {
     use super::*;
 
-    /// Calibrates for a generator that needs `start_s` to start and then sends `rate` messages per
-    /// second, compared with a generator that takes `times` times as long. Returns the number of
-    /// messages and the number of tries.
+    /// Calibrates two simulated load generators. One starts in `start_s` and sends `rate` messages per second, and the
+    /// other takes `times` times as long. Returns the chosen number of messages and how many numbers were tried.
     fn calibrated_beside(times: f64, start_s: f64, rate: f64) -> (u64, usize) {
         let mut messages = first_messages(None, 10);
         for steps in 1..20 {
@@ -110,7 +109,8 @@ mod tests {
             let elapsed_s = start_s + messages as f64 / rate;
             assert!((0.25..=0.5).contains(&elapsed_s) && steps <= 6, "{start_s} {rate}: {messages} take {elapsed_s} s");
         }
-        // Even a slow generator sends one message per session, though this takes over half a second.
+        // Each of the 10 sessions must send at least one message. At 5 messages per second, the round then takes 2 s,
+        // although the usual limit is 0.5 s.
         assert_eq!(calibrated(0.0, 5.0).0, 10);
         assert_eq!(calibrated(0.0, 1e9).0, MAX_MESSAGES);
     }

@@ -29,14 +29,14 @@ pub(super) enum LiveWork {
     Command(Vec<String>),
     /// mailrun's own source sends to the bench's sink.
     OwnSource,
-    /// mailrun's own source sends to a server.
+    /// mailrun's own source sends to the server with this address.
     Server(String),
-    /// mailrun runs a scenario, which may take minutes.
+    /// mailrun runs the scenario with this name. One run may take minutes.
     Scenario(String),
 }
 
-/// Kind of a contestant. Only contestants of the same kind have the same figures and can be
-/// compared.
+/// What a contestant is: a load generator, a server or a scenario. Contestants of different kinds have different
+/// figures, so they cannot be compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LiveKind {
     Source,
@@ -46,7 +46,7 @@ pub enum LiveKind {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RunLoad<'a> {
-    /// Address of the bench's sink. `None` if the bench has not started a sink.
+    /// Address of the bench's sink, or `None` if the bench has not started a sink.
     pub(super) sink: Option<SocketAddr>,
     /// Address of the `WireCounter` that forwards to the server. `None` if no bytes are counted.
     pub(super) counter: Option<SocketAddr>,
@@ -77,7 +77,7 @@ impl LiveCase {
         }
     }
 
-    /// Checks that a scenario can be compared. Contestants of other kinds always pass.
+    /// Checks that a scenario measures throughput, because only such scenarios can be compared. Other contestants pass.
     ///
     /// # Errors
     /// Returns an error if the scenario cannot be read or does not measure throughput.
@@ -139,8 +139,7 @@ impl LiveCase {
     }
 }
 
-/// Splits a server's address into the scheme, for example `smtp://`, and the rest. The scheme may
-/// be empty.
+/// Splits a server's address into the scheme, for example `smtp://`, and the rest. The scheme may be empty.
 fn split_scheme(address: &str) -> (&str, &str) {
     address.find("://").map_or(("", address), |at| address.split_at(at + 3))
 }

@@ -10,19 +10,19 @@ use mailrun_process::live_line::LiveLine;
 use std::path::Path;
 use std::time::Duration;
 
-/// Messages of the longer of two runs. The other run has one message, so the difference between the
-/// runs is the cost of 100 messages.
+/// Number of messages in the longer of the two runs in which costs are counted. The shorter run sends one message. So
+/// the difference between the two is the cost of 100 messages, without the cost of the startup.
 const MESSAGES: u64 = 101;
-/// Number of runs of each contestant. If the counts of these runs differ, they are not exact.
+/// Each kind of cost is counted this many times. If the results differ, they are reported as not exact.
 const RUNS: usize = 2;
-/// Time limit for a run. It is generous because strace slows the load generator down.
+/// Time limit for a counted run. strace slows the load generator down, so the limit is generous.
 const LIMIT: Duration = Duration::from_secs(120);
 
 const CALLS: [&str; 2] = ["system calls a message", "syncs a message"];
 const BYTES: [&str; 2] = ["bytes sent a message", "bytes received a message"];
 
-/// Kind of cost that is counted. Each kind yields two figures per message, from the difference between a run with one
-/// message and a run with `MESSAGES`.
+/// Each kind of cost yields two figures per message, such as bytes sent and bytes received. The figures are the
+/// difference between two runs, one with a single message and one with `MESSAGES`.
 #[derive(Clone, Copy, Debug)]
 enum CountingWay<'o> {
     Calls(&'o Path),
@@ -44,7 +44,7 @@ impl CountingWay<'_> {
         }
     }
 
-    /// Computes the figures per message. Returns `None` if one of the runs was not counted.
+    /// Divides the difference between the runs by the number of additional messages. `None` if a run was not counted.
     fn per_message(self, one: &RoundRun, many: &RoundRun) -> Option<[f64; 2]> {
         match self {
             Self::Calls(_) => {
@@ -72,8 +72,7 @@ pub(super) struct Counting<'r, 't> {
 
 impl Counting<'_, '_> {
     pub(super) fn add_to(mut self, comparison: &mut RoundComparison) {
-        // Only load generators can be traced, because the processes of a server are not the bench's
-        // children.
+        // Only load generators can be traced, because the processes of a server are not the bench's children.
         if self.kind == LiveKind::Source {
             match strace::find() {
                 Some(strace) => self.add_rows(comparison, CountingWay::Calls(&strace)),
@@ -101,8 +100,8 @@ impl Counting<'_, '_> {
         }
     }
 
-    /// Counts one kind of costs, and returns the values of its two figures per message. Both lists are empty if a run
-    /// failed or the user stopped it.
+    /// Counts one kind of cost `RUNS` times. Returns the values of its first figure per message, such as system calls,
+    /// and of its second, such as syncs. Both lists are empty if a run failed or the user stopped it.
     fn figures_per_message(&mut self, case: &LiveCase, way: CountingWay<'_>) -> [Vec<f64>; 2] {
         let mut figures = [Vec::new(), Vec::new()];
         for _ in 0..RUNS {

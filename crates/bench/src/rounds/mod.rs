@@ -1,5 +1,5 @@
-//! Live comparisons. The contestants run in many short rounds. In each round, every contestant
-//! sends the same number of messages to the same sink.
+//! In a live comparison, the contestants run in many short rounds. In each round, every contestant sends the same
+//! number of messages to the same sink.
 //!
 //! ```text
 //! cases ─→ calibration ─→ (engine::run_rounds) ─→ round_run: start, wait4, count at the sink ─→ RoundComparison
@@ -31,7 +31,7 @@ pub use round_sink::RoundSinkPlace;
 use std::cell::RefCell;
 use std::time::Duration;
 
-/// Maximum number of tries of the calibration. After that, the last number of messages is used.
+/// The calibration tries at most this many numbers of messages. Then the rounds use the next number untried.
 const MAX_CALIBRATION_STEPS: usize = 6;
 /// Time limit for the first run of a scenario. Later runs have a limit that follows from the duration of the run
 /// before.
@@ -51,28 +51,27 @@ pub struct RoundsOptions {
     pub to: Option<String>,
     /// Sink that counts deliveries. Without a sink only acceptance by the servers is measured.
     pub sink: Option<RoundSinkPlace>,
-    /// Messages in a round. `None` means a number that makes a round take 0.25 to 0.5 s.
+    /// Number of messages that each contestant sends in a round. `None` means a number for which the fastest contestant
+    /// takes 0.25 to 0.5 s.
     pub messages: Option<u64>,
     pub rounds: usize,
     /// Time limit after which no new round starts.
     pub budget: Duration,
     pub margin: f64,
-    /// If set, the comparison ends after half of the rounds if everything is decided then.
+    /// If set, the comparison ends after half of the rounds, provided that all verdicts are certain by then.
     pub is_until_decided: bool,
-    /// If set, system calls and bytes are counted after the rounds.
+    /// If set, system calls and bytes are counted in runs after the rounds, because strace slows programs down.
     pub counts: bool,
     /// Set if a contestant is compared with itself, which shows the noise of the host.
     pub is_self: bool,
     pub live: LiveMode,
 }
 
-/// Runs rounds until all are done, the time is used up or the user stops. The comparison covers the
-/// completed rounds.
+/// Runs rounds until all are done, the time is used up or the user stops. The comparison covers the completed rounds.
 ///
 /// # Errors
 ///
-/// Returns an error if the sink could not be started, or if no temporary directory could be
-/// created.
+/// Returns an error if the sink could not be started, or if no temporary directory could be created.
 pub fn compare_live(options: &RoundsOptions) -> Result<RoundComparison> {
     let sink = options.sink.as_ref().map(RoundSink::new).transpose()?;
     let runs = RoundRuns::new(sink, options.to.clone())?;
@@ -121,14 +120,14 @@ impl RoundsOptions {
 
 type LiveContestant = Contestant<LiveCase, RoundRun>;
 
-/// Results from all runs of a contestant, including those of the calibration and the first block, which do not count.
+/// Results from all runs of a contestant, including runs that do not count, such as those of the calibration.
 #[derive(Clone, Debug, Default)]
 struct LiveHistory {
     /// Number of messages and duration of the contestant's last successful run.
     took: Option<(u64, Duration)>,
     max_rss_bytes: Option<u64>,
-    /// The contestant's last successful run of the calibration. Its figures are shown if all other contestants failed,
-    /// so that there are no rounds.
+    /// The contestant's last successful run during the calibration, before the first round. Its figures are shown if
+    /// all other contestants failed, so that there are no rounds.
     warm_up: Option<RoundRun>,
 }
 
@@ -203,8 +202,8 @@ impl<'o> LiveComparison<'o> {
         RoundLoad { messages: self.messages, sessions, message_bytes }
     }
 
-    /// Finds the number of messages of a round. The runs of the calibration are not part of the
-    /// result.
+    /// Finds the number of messages that each contestant sends in a round. The runs of the calibration are not part of
+    /// the result.
     fn calibrate(&mut self, contestants: &mut [LiveContestant], turns: &mut RunTurns<'_>) {
         for _ in 0..MAX_CALIBRATION_STEPS {
             let times = self.warm_up_round(contestants, turns);
@@ -219,8 +218,8 @@ impl<'o> LiveComparison<'o> {
     /// Makes one run of each contestant and returns their times, or `None` if the user stopped or
     /// no contestant succeeded.
     fn warm_up_round(&self, contestants: &mut [LiveContestant], turns: &mut RunTurns<'_>) -> Option<RoundTimes> {
-        // Wait for extra messages only if load generators are compared, because mailrun's own source, with which
-        // servers are measured, never sends more than it should.
+        // If load generators are compared, wait after each run, because a load generator may send more messages than it
+        // should. Do not wait if servers are compared, because mailrun's own source never sends too many.
         let is_thorough = self.options.kind() == LiveKind::Source;
         let mut times = Vec::new();
         for (place, contestant) in contestants.iter_mut().enumerate() {

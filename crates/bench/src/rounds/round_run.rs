@@ -1,5 +1,5 @@
-//! One run of a contestant in a round. Starts the contestant, watches it, and kills it if necessary.
-//! Then records its costs, such as CPU time, and counts the messages at the sink.
+//! Makes one run of a contestant in a round. Starts the contestant, watches it, and kills it if necessary. Then records
+//! its costs, such as CPU time, and counts the messages at the sink.
 use super::case::{LiveCase, LiveKind, RunLoad};
 use super::round_sink::RoundSink;
 use super::wire_counter::{WireBytes, WireCounter};
@@ -46,15 +46,15 @@ pub(super) struct RoundRun {
 }
 
 impl RoundRun {
-    /// Makes the result of a run that went wrong and has no figures. The bench goes on to run the
-    /// contestant in later rounds, unlike after `Failed`.
+    /// Makes the result of a run that went wrong and has no figures. The bench still runs the contestant in later
+    /// rounds.
     pub(super) fn faulty(reason: String) -> ComparedRun<Self> {
         ComparedRun::Faulty(Self::default(), reason)
     }
 }
 
 pub(super) struct RoundRuns {
-    /// The sink that counts deliveries. `None` if no sink sees them.
+    /// The sink that counts deliveries, or `None` if the comparison has no sink.
     sink: Option<RefCell<RoundSink>>,
     to: Option<String>,
     directory: TempDir,
@@ -73,8 +73,8 @@ impl RoundRuns {
         self.sink.is_some()
     }
 
-    /// Returns the sink's count before a run. Fails if messages have arrived since the end of the
-    /// previous run, because such messages cannot be attributed to a run.
+    /// Returns how many messages the sink has received in total before a run, or 0 if there is no sink. Fails if
+    /// messages have arrived since the end of the previous run, because such messages cannot be attributed to a run.
     fn count_before(&self) -> Result<u64> {
         let Some(sink) = &self.sink else { return Ok(0) };
         sink.borrow_mut().ensure_running()?;
@@ -208,7 +208,8 @@ impl RoundRuns {
         };
         let miscount = self.count_fault(before, case)?;
         let figures = self.figures(case, &costs, &record);
-        // If a server refused mail, report the reason in the record, which tells more than the source's exit status.
+        // If a server refused mail, the source's record says why. Report that reason, because the exit status does not
+        // tell it.
         let is_explained = case.contestant.kind() == LiveKind::Server && record.exists() && figures.is_err();
         if !status.success() && !is_explained {
             return Ok(Some(RoundRun::faulty(format!("{:#}", child.exit_error(status)))));
@@ -239,7 +240,8 @@ fn figure(name: &str, gain: Gain, value: f64) -> RunFigure {
     RunFigure { metric: ComparedMetric { name: name.to_owned(), gain }, value }
 }
 
-/// Returns the median and the p99 of the time until messages reached a stage, or nothing if none did.
+/// Returns the median and the p99 of the time until messages reached a stage, such as delivery. The list is empty if no
+/// message reached it.
 fn times(record: Option<&Record>, stage: Stage) -> Vec<RunFigure> {
     let row = record.and_then(|record| record.stage(stage).filter(|row| row.count > 0));
     let Some(times) = row.and_then(|row| row.latency_ms) else { return Vec::new() };
@@ -276,7 +278,7 @@ fn server_figures(record: &Record, sink: Option<&Record>, messages: u64) -> Resu
     Ok(figures)
 }
 
-/// Returns the figures of a scenario's run. Fails if the scenario made several runs.
+/// Returns the figures of a scenario's run, or an error if the scenario made several runs.
 fn scenario_figures(directory: &Path) -> Result<Vec<RunFigure>, String> {
     let mut records = vec![directory.join("run.json")];
     let runs = fs::read_dir(directory).into_iter().flatten().flatten();

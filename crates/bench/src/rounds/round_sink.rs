@@ -1,5 +1,5 @@
-//! The sink of a live comparison. One sink process receives the mail of all contestants, and the
-//! bench asks this process for its count.
+//! All contestants of a live comparison send their mail to the same sink process. The bench asks this process how many
+//! messages it has received.
 use crate::engine::TimedChild;
 use crate::programs::own_program;
 use crate::remote_sink::RemoteSink;
@@ -16,8 +16,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// If no message arrives for this long, a load generator is considered finished. The pause must be longer than a
 /// quarter of a second, the interval at which the sink updates its count.
 const QUIET_TIMEOUT: Duration = Duration::from_millis(1000);
-/// Like `QUIET_TIMEOUT`, for contestants that are servers. A server may wait before it retries a
-/// delivery.
+/// If no message arrives for this long, a server is considered finished. The pause is longer than for load generators,
+/// because a server may wait before it retries a delivery.
 const SERVER_QUIET_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub enum RoundSinkPlace {
 
 #[derive(Debug)]
 pub(super) struct RoundSink {
-    /// The sink's process. `None` if the sink was already running.
+    /// The sink's process, or `None` if the sink was already running.
     process: Option<TimedChild>,
     client: RemoteSink,
     address: Option<SocketAddr>,
@@ -72,12 +72,12 @@ impl RoundSink {
         Ok(Self { process: None, client, address: None, quiet_timeout: SERVER_QUIET_TIMEOUT, _directory: None })
     }
 
-    /// Returns the address at which the sink accepts mail. `None` if the sink was already running.
+    /// Returns the address at which the sink accepts mail. `None` if the user gave only a running sink's status URL.
     pub(super) fn address(&self) -> Option<SocketAddr> {
         self.address
     }
 
-    /// Returns the sink's record of a run. `None` if the sink has received nothing of the run.
+    /// Returns the sink's record of a run, or `None` if the sink has received nothing of the run.
     pub(super) fn record(&self, run: &str) -> Option<Record> {
         self.client.record(run.parse().ok()?).ok()?
     }

@@ -1,5 +1,5 @@
-//! Counts the bytes between a contestant and the server that it sends to. A proxy forwards each
-//! connection and counts all bytes that either side gave to TCP.
+//! Counts the bytes that a contestant and its server exchange. A proxy forwards each connection and counts all bytes
+//! that either side passes to TCP.
 //!
 //! ```text
 //! contestant ── sent ─→ WireCounter ─→ server        bytes are counted when they are read from the sender
@@ -65,7 +65,7 @@ impl WireCounter {
         self.address
     }
 
-    /// Waits until all connections have ended, and returns the bytes of the run.
+    /// Waits until all connections have ended, and returns the bytes that both sides have sent in the run.
     ///
     /// # Errors
     /// Returns an error if a connection failed, because the counts are then incomplete.
@@ -81,7 +81,7 @@ impl WireCounter {
     fn stop(&mut self) {
         let Some(acceptor) = self.acceptor.take() else { return };
         self.counts.is_over.store(true, Ordering::Release);
-        // Wake the acceptor with a connection, because it checks `is_over` only when a client connects.
+        // Connect to wake the acceptor thread, because it checks `is_over` only when a client connects.
         let _ = TcpStream::connect(self.address);
         // Ignore a panic of the acceptor thread, because the run has already ended.
         let _ = acceptor.join();
@@ -94,7 +94,7 @@ impl Drop for WireCounter {
     }
 }
 
-/// Accepts connections until the run is over. Then waits until all connections have ended.
+/// Accepts connections until the run is over, and then waits until all connections have ended.
 fn accept(listener: &TcpListener, server: SocketAddr, counts: &WireCounts) {
     std::thread::scope(|scope| {
         for client in listener.incoming() {
@@ -138,7 +138,8 @@ fn copy(mut from: &TcpStream, mut to: &TcpStream, count: &AtomicU64) -> std::io:
                 is_taken = is_taken && to.write_all(&buffer[..length]).is_ok();
             }
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            // A reset means that the peer closed before it had read everything, and sends no more.
+            // A reset means that the sender closed the connection before it had read everything, so it sends no more
+            // bytes.
             Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => break,
             Err(error) => return Err(error),
         }

@@ -1,5 +1,5 @@
-//! Merges the parts of a load that several machines have sent into one run. Combines the records and the ledgers of the
-//! sources with the arrivals at the sinks, and gives one verdict on the whole load.
+//! Merges the results of several machines into one run. Each machine has sent one part of the load. Combines the
+//! records and the ledgers of the sources with the arrivals at the sinks, and gives one verdict on the whole load.
 //!
 //! ```text
 //! run.json + ledger of each part ─→ parts ─→ union of records, of ledgers ─┐
@@ -27,8 +27,7 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Debug)]
 pub struct MergeOptions {
     pub directories: Vec<PathBuf>,
-    /// Sinks of the load. Each is the HTTP address of a running sink or the directory of a sink
-    /// that has ended.
+    /// Sinks of the load, each as the HTTP address of a running sink or as the directory of a sink that has ended.
     pub sinks: Vec<String>,
     /// Directory for the result, or `None` for a new directory under `mailrun-results/`.
     pub out: Option<PathBuf>,
@@ -55,7 +54,7 @@ pub fn merge(options: &MergeOptions) -> Result<BenchOutcome> {
     Ok(BenchOutcome { unwritten, ..BenchOutcome::of_merge(record, directory.path().to_owned()) })
 }
 
-/// Refuses to write the result into the directory of a part or of a sink, because that would delete its files.
+/// Refuses an output directory with files of a part or a sink, because writing the result there would delete them.
 fn check_directories(options: &MergeOptions) -> Result<()> {
     let Some(out) = options.out.as_ref().and_then(|out| fs::canonicalize(out).ok()) else { return Ok(()) };
     let is_out = |path: &Path| fs::canonicalize(path).is_ok_and(|path| path == out);
@@ -84,8 +83,8 @@ fn run_record(options: &MergeOptions, name: String, mut parts: Parts, arrived: O
         version: env!("CARGO_PKG_VERSION").to_owned(),
         ..merged
     };
-    // The sources could parse these thresholds, so if one cannot be parsed now, somebody has changed the record of a
-    // part. The verdict gets a reason that says so.
+    // The source of each part parsed these thresholds before its run. If a threshold cannot be parsed now, somebody has
+    // edited the part's record. Report the parse error as a reason of the merged verdict.
     let read = |text: &String| Threshold::parse(text, RunProtocol::Smtp);
     let (planned, unreadable): (Vec<_>, Vec<_>) = parts.plan.thresholds.iter().map(read).partition(Result::is_ok);
     reasons.extend(unreadable.into_iter().filter_map(Result::err).map(parts::threshold_reason));

@@ -17,13 +17,14 @@ use std::io::BufReader;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// Memory limit for the ledger of all parts. A message for one recipient takes one bit, so 4 billion of them fit.
+/// Memory limit for a merged ledger. With one bit per message and recipient, 512 MiB have room for 4 billion messages.
 pub(super) const MAX_LEDGER_BYTES: usize = 512 << 20;
-/// Maximum delay of a part's start. If a part starts later, the parts did not put the planned load on the server.
+/// Maximum delay of a source in seconds. If a source begins later, the server did not get the load that was planned.
 const MAX_LATE_S: f64 = 1.0;
-/// Maximum number of names that a message to the user lists. Of the remaining names, it gives only the count.
+/// Maximum number of names that a message to the user lists. For the other names, the message only says how many there
+/// are.
 const MAX_NAMED: usize = 10;
-/// File names of a part's ledger: the first if a bench wrote the part, the second if a source wrote it.
+/// Names of the file with the ledger: `mailrun bench` writes the first, `mailrun source` and `mailrun sink` the second.
 const LEDGER_FILES: [&str; 2] = ["source.ledger", "ledger"];
 
 pub(super) struct Parts {
@@ -31,14 +32,14 @@ pub(super) struct Parts {
     pub(super) source: Record,
     /// The plan of the load, taken from the first part.
     pub(super) plan: ShardRow,
-    /// Units, each a message for one recipient, for which any part received a 250.
+    /// Units that the server answered 250, merged from the ledgers of all parts. A unit is a message for one recipient.
     pub(super) units: Ledger,
-    /// Message numbers of the parts that were read. Arrivals with other numbers belong to missing parts and are left
-    /// out. `None` if no part is missing.
+    /// Ranges of message numbers, one for each part that was read. Arrivals with other numbers belong to missing parts
+    /// and are left out. `None` if no part is missing.
     pub(super) numbers: Option<Vec<Range<u64>>>,
-    /// The record of each part. Its long lists are left out to save memory.
+    /// The record of each part, without its long lists, which would take much memory.
     pub(super) summaries: Vec<Record>,
-    /// Problems with individual parts, for the verdict.
+    /// Reasons for the verdict, for example that a part of the load is missing or began late.
     pub(super) reasons: Vec<Reason>,
 }
 
@@ -60,8 +61,8 @@ struct PartsBuilder {
 }
 
 impl Parts {
-    /// Reads all parts and merges them. Returns an error if no part can be read or if two parts
-    /// belong to different plans or runs.
+    /// Reads the result of each source, which sent one part of the load, and merges the results. Returns an error if no
+    /// part can be read or if two parts belong to different plans or runs.
     pub(super) fn read(directories: &[PathBuf]) -> Result<Self> {
         let mut builder = PartsBuilder {
             union: RecordUnion::default(),
@@ -96,8 +97,8 @@ impl ReadPart {
     }
 }
 
-/// Reads the ledgers of a source or a sink: units that were accepted or arrived, units that bounced, and units that
-/// arrived only under other addresses. A source fills only the ledger of accepted units.
+/// Reads the three ledgers of a source or a sink: units that were accepted from the source or that arrived at the sink,
+/// units that bounced, and units that arrived only under other addresses. A source fills only the first ledger.
 pub(super) fn read_ledger(directory: &Path) -> Result<[Ledger; 3]> {
     let path = LEDGER_FILES.iter().map(|name| directory.join(name)).find(|path| path.exists());
     let path = path.context("it has no ledger")?;
@@ -240,19 +241,19 @@ pub(super) fn named(names: impl ExactSizeIterator<Item = String>) -> String {
 
 pub(super) struct SinkHostClock {
     pub(super) sink: String,
-    /// Boot ID of the sink's host. It is empty in the record of an older sink, whose clock no part
-    /// can have compared with its own.
+    /// Boot ID of the sink's host. Each source names a sink by this ID when it compares their clocks. The ID is empty
+    /// if an older version wrote the sink's record, and the clock error is then unknown.
     pub(super) boot: String,
 }
 
 impl Parts {
-    /// Returns the largest clock error between any part and any sink.
+    /// Returns the largest clock error between the host of any source and the host of any sink.
     pub(super) fn clock_error(&self, sinks: &[SinkHostClock]) -> ClockError {
         sinks.iter().map(|sink| self.error_to(sink)).fold(ClockError::None, ClockError::or_larger)
     }
 
-    /// Names the sinks whose clock was not compared with the clock of every part. Returns `None` if there are no such
-    /// sinks.
+    /// Returns a remark that names the sinks with which at least one source has not compared its clock. Returns `None`
+    /// if there are no such sinks.
     pub(super) fn unknown_clocks(&self, sinks: &[SinkHostClock]) -> Option<Reason> {
         let unknown = sinks.iter().filter(|sink| self.error_to(sink) == ClockError::Unknown);
         let names: Vec<String> = unknown.map(|sink| printable(&sink.sink).to_string()).collect();

@@ -1,5 +1,5 @@
-//! The sinks of a run: running sinks, and directories of sinks that have ended. A message has
-//! arrived if at least one of these sinks has received it.
+//! The sinks of a run. The merge asks a running sink over HTTP, and reads the files of a sink that has ended from its
+//! directory. A message has arrived if at least one of these sinks has received it.
 use super::parts::{Parts, SinkHostClock, read_ledger, read_record};
 use crate::gather::SinkResults;
 use crate::remote_sink::{POLL_INTERVAL, QUIET_TIMEOUT, RemoteSink};
@@ -34,8 +34,7 @@ struct SinkFiles {
 }
 
 impl Sinks {
-    /// Connects to the running sinks before any part is read, so that a missing sink is noticed
-    /// early.
+    /// Connects to the running sinks before any part is read, so that a missing sink is noticed early.
     pub(super) fn open(places: &[String]) -> Result<Self> {
         let open = |place: &String| {
             let path = PathBuf::from(place);
@@ -100,8 +99,8 @@ impl Sinks {
             if Some(now) > arrived {
                 arrived = Some(now);
                 quiet_since = Instant::now();
-                // Compare ledgers and not only counts, because a sink may also have counted mail of a part that is not
-                // merged here, and mail whose 250 never reached its source.
+                // Compare the ledgers, because the counts may be equal although mail is missing. A sink also counts
+                // mail of a part that is not merged here, and mail whose 250 never reached its source.
                 if account::unsettled(&parts.units, &self.ledgers(run)?) == 0 {
                     return Ok(());
                 }
@@ -126,11 +125,11 @@ impl Sinks {
 }
 
 /// Sum of the arrivals at several sinks. A unit is a message for one recipient. A unit that arrived at two sinks counts
-/// as a duplicate or, if one of these sinks received it only under another address, such as an alias, as a copy.
+/// as a duplicate, or as a copy if one of the sinks received it only under another address, such as an alias.
 struct ArrivalSum {
     units: Ledger,
     bounced: Ledger,
-    /// Units that arrived only under another address than the one to which they were sent.
+    /// Messages that arrived only under an address to which they had not been sent, such as an alias.
     rewritten: Ledger,
     duplicates: u64,
     copied: u64,
@@ -152,7 +151,8 @@ impl ArrivalSum {
             own
         };
         let [ours, theirs] = [own(&self.units, &self.rewritten), own(units, rewritten)];
-        // Only a message that two sinks received under the address to which it was sent is a duplicate.
+        // A message at both sinks is a duplicate only if both received it under the address to which it was sent.
+        // Otherwise, one of them received a copy under another address, such as an alias.
         let again = theirs.count() - theirs.count_without(&ours);
         let merged = self.units.merge(units);
         self.duplicates = self.duplicates.saturating_add(again);
@@ -224,8 +224,8 @@ mod tests {
     #[test]
     fn a_unit_at_two_sinks_is_a_copy_if_it_is_at_one_under_another_address() {
         const U: &[u64] = &[1];
-        // Each sink is given by two sets of messages: those that arrived there, and those that arrived there only under
-        // another address, such as an alias.
+        // Each sink has two lists. The first has all messages that arrived there. The second has the messages among
+        // them that arrived only under an alias of the address to which they were sent.
         for (what, sinks, [delivered, duplicates, copied, rewritten]) in [
             ("at one sink", &[[U, &[]], [&[2], &[]]][..], [2, 0, 0, 0]),
             ("twice under its own address", &[[U, &[]], [U, &[]]], [1, 1, 0, 0]),

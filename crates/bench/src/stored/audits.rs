@@ -21,8 +21,8 @@ pub(crate) fn last_audit(results: &Path, recipe: &str, recipe_hash: &str, versio
         .max_by(|one, other| one.started_at.cmp(&other.started_at))
 }
 
-/// Summarises an audit, for example as `kept`, `kept (incomplete)` or `lost with power-cut`. An
-/// audit is incomplete if it ended early, or if a kind of fault shows nothing about the server.
+/// Summarises an audit, for example as `kept`, `kept (incomplete)` or `lost with power-cut`. An audit is incomplete if
+/// it ended early, or if one of its kinds of fault was left out or could not be tested.
 pub(crate) fn outcome(record: &Record, audit: &Audit) -> String {
     type Number = fn(&AuditRow) -> u64;
     let outcomes: [(&str, Number); 4] = [

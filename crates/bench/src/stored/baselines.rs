@@ -18,8 +18,8 @@ use std::str::FromStr;
 const MAX_NAME_CHARACTERS: usize = 64;
 const RECORD_FILE: &str = "run.json";
 
-/// Name of a baseline. It may contain letters, digits, `-`, `_` and `.`, so that every file system
-/// accepts it as the name of a directory.
+/// Name of a baseline, in letters, digits, `-`, `_` and `.`, so that every file system accepts it as the name of a
+/// directory.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BaselineName(String);
 
@@ -81,7 +81,7 @@ impl BaselineDirectory {
             bail!("{} is there already: --replace puts the new one in its place", path.display());
         }
         fs::create_dir_all(&self.path).map_err(|error| cannot_write(&self.path, &error))?;
-        // No name of a baseline begins with a dot, so this temporary name cannot be the name of one.
+        // A baseline's name cannot begin with a dot, so this temporary directory is not taken for a baseline.
         let new = self.path.join(format!(".{name}.{}", std::process::id()));
         let result = write_runs(&new, runs).and_then(|()| {
             if path.symlink_metadata().is_ok() {
@@ -110,7 +110,7 @@ impl BaselineDirectory {
         Ok(names)
     }
 
-    /// Reads the runs of a baseline. An error for one run does not hide the other runs.
+    /// Reads the runs of a baseline. If a run cannot be read, the list has an error in its place.
     ///
     /// # Errors
     /// Returns an error if the baseline does not exist.
@@ -126,7 +126,7 @@ impl BaselineDirectory {
         }
     }
 
-    /// Deletes a baseline.
+    /// Deletes the directory of a baseline, with its copies of run records.
     ///
     /// # Errors
     /// Returns an error and deletes nothing if the baseline does not exist, is a link, or contains

@@ -1,4 +1,5 @@
-//! Reads run records. If a record cannot be read, the error says in one line what is wrong with it.
+//! Reads the records of earlier runs (`run.json`). If a record cannot be read, the error says in one line what is wrong
+//! with it.
 use crate::engine::{COMPARISON_FILE, COMPARISON_FORMAT, TextReport, run_directories};
 use anyhow::{Result, anyhow, bail};
 use mailrun_measurement::record::{FORMAT, Record};
@@ -9,7 +10,7 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-/// Size limit for a record. The record of a run that takes a day has about a fifth of this size.
+/// Maximum size of a `run.json` that is read. The file of a run that takes a day has about a fifth of this size.
 const MAX_RECORD_BYTES: u64 = 256 << 20;
 /// Length in characters to which a parse error, or a text from a file, is cut for an error message.
 const MAX_MISTAKE_CHARACTERS: usize = 200;
@@ -18,13 +19,13 @@ const MAX_NAMES: usize = 3;
 #[derive(Clone, Debug)]
 pub struct StoredRun {
     pub file: PathBuf,
-    /// Path by which messages and reports name the run.
+    /// Path of the run's directory or file, by which error messages and reports identify the run.
     pub name: String,
     pub record: Record,
 }
 
-/// Reads the run at a path. If the path is a directory without a run.json, reads all runs directly
-/// below it. An error for one run does not hide the other runs.
+/// Reads the run at `path`, or all runs directly below `path` if it is a directory without a run.json. If a run cannot
+/// be read, the list has an error in its place.
 pub fn read_runs(path: &Path) -> Vec<Result<StoredRun>> {
     let is_directory_of_runs = path.is_dir() && !path.join("run.json").exists();
     let below = if is_directory_of_runs { runs_below(path) } else { Vec::new() };
@@ -52,8 +53,8 @@ pub fn newest_run(results: &Path) -> Result<PathBuf> {
     Ok(newest)
 }
 
-/// Returns the name that a run's directory would have, for example `20261121T030012Z-bench`. Leaves
-/// out characters such as `/` and `.`, so that the name cannot lead to another directory.
+/// Returns a file name for a run, for example `20261121T030012Z-bench`. Removes or replaces characters such as `/` and
+/// `.`, so that the name cannot be a path to another directory.
 pub fn run_file_stem(record: &Record) -> String {
     let time: String = record.started_at.chars().filter(char::is_ascii_alphanumeric).take(32).collect();
     let letter = |c: char| if c.is_alphanumeric() || "-_".contains(c) { c } else { '-' };
@@ -61,8 +62,7 @@ pub fn run_file_stem(record: &Record) -> String {
     format!("{time}-{name}")
 }
 
-/// Reads the record of a run. `path` is a run's directory, its `run.json`, or `-` for standard
-/// input.
+/// Reads the record of a run from `path`, which is the run's directory, its `run.json`, or `-` for standard input.
 ///
 /// # Errors
 /// Returns an error if there is no record or if this version cannot read the record's format.
@@ -71,15 +71,14 @@ pub fn read_run(path: &Path) -> Result<Record> {
     read_file(&file, record_of)
 }
 
-/// Record of a run, or of a comparison of several runs.
 #[derive(Clone, Debug)]
 pub enum StoredReport {
     Run(Box<Record>),
     Comparison(Box<TextReport>),
 }
 
-/// Reads the record of a run or of a comparison. `path` may be everything that [`read_run`] accepts, or the directory
-/// of a comparison.
+/// Reads the record of a run or of a comparison. `path` may be anything that [`read_run`] accepts, or the directory of
+/// a comparison.
 ///
 /// # Errors
 /// Returns an error if there is no record or if this version cannot read the record's format.
@@ -101,8 +100,8 @@ pub fn read_report(path: &Path) -> Result<StoredReport> {
     })
 }
 
-/// Reads a file and parses it with `parse`. The error of `parse` must complete a sentence whose subject is the file,
-/// such as "is damaged".
+/// Reads a file and parses it with `parse`. An error of `parse` is printed after the file's name, so its text must
+/// begin with a verb, as in "is damaged".
 fn read_file<T>(file: &Path, parse: impl Fn(&[u8]) -> Result<T, String>) -> Result<T> {
     let file_name = if is_standard_input(file) { "standard input".to_owned() } else { file.display().to_string() };
     let json = read_bytes(file).map_err(|error| anyhow!("cannot read {file_name}: {}", reason(&error)))?;
@@ -127,7 +126,8 @@ fn is_standard_input(path: &Path) -> bool {
     path == Path::new("-")
 }
 
-/// Returns the path of the record in a run's directory. If only subdirectories have runs, the error names some of them.
+/// Returns the path of `run.json` in a run's directory. If only its subdirectories have such a file, the error names
+/// some of these subdirectories.
 fn record_in(directory: &Path) -> Result<PathBuf> {
     let file = directory.join("run.json");
     if file.exists() {
@@ -159,7 +159,7 @@ fn runs_below(directory: &Path) -> Vec<PathBuf> {
     below
 }
 
-/// The keys that tell whether a file is a run record and which version of mailrun wrote it.
+/// The keys that show whether a file is a run record, and which version of mailrun wrote the file.
 #[derive(Deserialize)]
 struct RecordHead {
     #[serde(default)]
@@ -173,7 +173,7 @@ fn shown(text: &str) -> String {
     printable(&text.chars().take(MAX_MISTAKE_CHARACTERS).collect::<String>()).into_owned()
 }
 
-/// Parses a record. The error completes a sentence whose subject is the file, such as `is damaged`.
+/// An error begins with a verb, such as "is damaged", because it is printed after the file's name.
 fn record_of(json: &[u8]) -> Result<Record, String> {
     let head: RecordHead = serde_json::from_slice(json)
         .map_err(|error| format!("is no run record of mailrun: {}", shown(&error.to_string())))?;

@@ -1,5 +1,5 @@
-//! The rows of a table, each with a source, a sink and a load. Rows that are compared with each
-//! other are adjacent.
+//! Builds the rows of a table, each of which measures one source with one sink and one load. Rows that differ only in
+//! the source are adjacent, because they are compared with each other.
 use crate::engine::RoundOrder;
 use crate::programs::ComparedProgram;
 use clap::ValueEnum;
@@ -9,7 +9,7 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ConnectionReuse {
     PerMessage,
-    /// A session sends all its messages on one connection, as with the option `-d`.
+    /// Each session sends all its messages on one connection (option `-d` of the sources).
     Reused,
 }
 
@@ -50,8 +50,6 @@ impl TableCase {
     }
 }
 
-/// Returns all rows. Rows that differ only in the tool are adjacent, because they are compared with
-/// each other.
 pub(super) fn cases(
     tools: &[SourceTool],
     receivers: &[SinkTool],
@@ -82,9 +80,9 @@ pub enum SourceTool {
     /// Postfix's `smtp-source`, with which the others are compared.
     SmtpSource,
     GoSmtpSource,
-    /// mailrun as `mailrun smtp-source`.
+    /// mailrun's own source, started as `mailrun smtp-source`.
     Mailrun,
-    /// mailrun as `mailrun smtp-source --busy-poll 50us`.
+    /// mailrun's own source, started as `mailrun smtp-source --busy-poll 50us`.
     MailrunBusyPoll,
 }
 
@@ -92,20 +90,20 @@ pub enum SourceTool {
 pub enum SinkTool {
     /// Postfix's `smtp-sink`.
     SmtpSink,
-    /// mailrun as `mailrun sink`.
+    /// mailrun's own sink, started as `mailrun sink`.
     Mailrun,
 }
 
 #[derive(Clone, Debug)]
 pub struct TableOptions {
     pub messages: u64,
-    /// Sources to compare. Sources that are not installed are left out.
+    /// Sources that the table compares. It leaves out sources that are not installed, and names them in a note.
     pub tools: Vec<SourceTool>,
     pub receivers: Vec<SinkTool>,
-    /// Number of runs of each row. The figures are the medians of these runs.
+    /// How often each row of the table is measured. The row shows the medians of these runs.
     pub rounds: u32,
     pub order: RoundOrder,
-    /// Numbers of sessions to measure. The table has a group of rows for each of them.
+    /// Numbers of parallel sessions. The table has a group of rows for each number.
     pub sessions: Vec<u32>,
     /// Numbers of recipients per message to measure. The table has a group of rows for each of them.
     pub recipients: Vec<u32>,

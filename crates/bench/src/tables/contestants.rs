@@ -39,7 +39,7 @@ pub(super) fn command(program: &Path, case: &TableCase, messages: u64, to: Socke
     }
     let own: &[&str] = match case.tool {
         SourceTool::GoSmtpSource => &["-resolve-once"],
-        // Without -M, these tools would use the machine's own name, and may reject it.
+        // Set the EHLO name. By default, both tools send this host's name, and may refuse to run if it is invalid.
         SourceTool::SmtpSource | SourceTool::Mailrun => &["-M", "smtp.example.com"],
         SourceTool::MailrunBusyPoll => &["--busy-poll", "50us", "-M", "smtp.example.com"],
     };

@@ -1,5 +1,5 @@
-//! The scenario of the published table, which repeats go-smtp-source's `bench.sh` with those sources
-//! and sinks that are installed.
+//! Reproduces the table in the README of go-smtp-source with the sources and sinks that are installed here, by the
+//! method of that project's `bench.sh`.
 //!
 //! ```text
 //! contestants ─→ cases ─→ (engine::run_all) ─→ runs: a new sink, a source, its costs ─→ report
@@ -21,8 +21,7 @@ use mailrun_process::interrupt::{Interrupt, StopRequest};
 use runs::TableComparison;
 pub(super) use runs::TableSink;
 
-/// Runs a table to its end, or stops early at SIGINT or SIGTERM. In both cases the report shows the
-/// runs that were made.
+/// Measures all rows of the table, or stops early at SIGINT or SIGTERM. The report shows all runs that were made.
 ///
 /// # Errors
 ///

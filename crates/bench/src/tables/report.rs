@@ -13,13 +13,12 @@ pub(super) type TableResults = ComparisonResults<TableCase, TableMeasurement>;
 
 type Column<'a> = TableColumn<'a, TableCase, TableMeasurement>;
 
-/// Each ratio compares a row with the row in which smtp-source does the same work.
 const RATIOS: [RatioColumn<TableMeasurement>; 2] = [
     RatioColumn::higher("× msg/s", |run| Some(1.0 / run.source.elapsed_s)),
     RatioColumn::lower("× CPU", |run| Some(run.source.cpu_s())),
 ];
 
-/// Builds the table of costs. A note below the table names the programs that are `missing`.
+/// A note below the table names the programs that are `missing`.
 pub(super) fn figures(results: &TableResults, missing: &[&str], options: &TableOptions) -> TextReport {
     let messages = options.messages as f64;
     let mut columns = case_columns();
@@ -133,8 +132,8 @@ mod tests {
     #[test]
     fn figures_are_medians_and_ratios_are_of_the_same_round() {
         let theirs = vec![run(0.5, 1.0, 1000), run(1.5, 2.0, 1000), run(0.7, 9.0, 1000)];
-        // In the three rounds, ours is 2, 1 and 3 times as fast as theirs, so the ratio must be 2.
-        // The median times are 2 s for both, so their ratio would be 1.
+        // In the three rounds, mailrun is 2, 1 and 3 times as fast as smtp-source, so the ratio must be 2, the median.
+        // If the median times were compared instead, which are 2 s for both, the ratio would be 1.
         let ours = vec![run(0.0, 0.5, 1000), run(0.5, 2.0, 1000), run(0.1, 3.0, 1000)];
         let report = figures(
             &results(vec![contestant(SourceTool::SmtpSource, theirs), contestant(SourceTool::Mailrun, ours)]),

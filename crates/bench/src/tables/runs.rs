@@ -57,7 +57,8 @@ impl Comparison for TableComparison<'_> {
 
 /// Maximum time that a sink may take to start listening, and to exit when asked.
 const SINK_TIMEOUT: Duration = Duration::from_secs(30);
-/// Minimum of the session limit (-m) of smtp-sink. The default of 256 would distort the measurement.
+/// Minimum for the session limit (`-m`) of smtp-sink. With its default of 256, smtp-sink accepts no further connection
+/// until a session ends.
 const MIN_SESSIONS: u32 = 2000;
 /// Length of smtp-sink's listen queue. The kernel may use less (net.core.somaxconn).
 const BACKLOG: &str = "4096";

@@ -1,29 +1,29 @@
-//! A control group of version 2 (cgroups(7)), which counts the CPU time of a server with several
-//! processes. `/proc` loses the time of processes that nobody waits for, such as Exim's deliveries.
-//! The group also has the daemons of the server, which no longer descend from its first process.
+//! A control group of version 2 (cgroups(7)), which counts the CPU time of a server with several processes. `/proc`
+//! loses the time of processes that nobody waits for, such as Exim's deliveries. The group also includes daemons that
+//! no longer descend from the server's first process.
 use super::tree;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Child;
 
-/// Prefix of the name of every group that mailrun makes. The ID of the first process follows it.
+/// Prefix in the names of mailrun's control groups. The rest of the name is the ID of the group's first process.
 const PREFIX: &str = "mailrun-";
 
-/// A group of processes. Dropping this value removes the group, if all processes of the group have
-/// ended.
+/// Dropping this value removes the group from the system, unless a process of the group is still running.
 #[derive(Debug)]
 pub(crate) struct ControlGroup(PathBuf);
 
 impl ControlGroup {
-    /// Moves a server that has just been started into a group of its own. Every process that it
-    /// starts will belong to the group as well. Returns `None` if this host has no such groups, or
-    /// this user may not make one.
+    /// Moves a server that has just been started into a group of its own. Every process that it starts will belong to
+    /// the group as well. Returns `None` if this host has no control groups of version 2, or if this user may not
+    /// create one.
     pub(crate) fn around(server: &Child) -> Option<Self> {
         let parent =
             own_group(&fs::read_to_string("/proc/self/mounts").ok()?, &fs::read_to_string("/proc/self/cgroup").ok()?)?;
         remove_unused(&parent);
-        // Create the group below this process's own, and without controllers, so that it does not limit the server.
+        // Create the group inside the group of this process, and enable no controllers, so that the group does not
+        // limit the server.
         let group = Self(parent.join(format!("{PREFIX}{}", server.id())));
         fs::create_dir(&group.0).ok()?;
         // Stop the server while it is moved into the group, which takes milliseconds, so that it starts no process that
@@ -60,9 +60,8 @@ impl ControlGroup {
         pids.lines().filter_map(|line| line.parse().ok()).filter(|pid| *pid != 0).collect()
     }
 
-    /// Kills all processes of the group.
     pub(crate) fn kill(&self) {
-        // The kernel also kills a process that is being started. Before Linux 5.14 it does not have this file.
+        // `cgroup.kill`, which exists since Linux 5.14, also kills a process that is just being started.
         if fs::write(self.0.join("cgroup.kill"), "1").is_err() {
             for pid in self.processes().into_iter().filter_map(|pid| Pid::from_raw(pid as i32)) {
                 let _ = kill_process(pid, Signal::KILL);
@@ -73,13 +72,14 @@ impl ControlGroup {
 
 impl Drop for ControlGroup {
     fn drop(&mut self) {
-        // Ignore the error, because the next run removes a group in which a process is left now.
+        // This fails if a process still runs in the group. Ignore that, because `remove_unused` later removes the
+        // group.
         let _ = fs::remove_dir(&self.0);
     }
 }
 
-/// Finds the directory of this process's group. `mounts` and `groups` are the contents of `/proc/self/mounts` and of
-/// `/proc/self/cgroup`.
+/// Finds the directory of the control group to which this process belongs. `mounts` and `groups` are the contents of
+/// `/proc/self/mounts` and of `/proc/self/cgroup`.
 fn own_group(mounts: &str, groups: &str) -> Option<PathBuf> {
     let mount = mounts
         .lines()
@@ -89,7 +89,7 @@ fn own_group(mounts: &str, groups: &str) -> Option<PathBuf> {
     Some(Path::new(mount[1]).join(group))
 }
 
-/// Removes the groups of an earlier mailrun that was killed. These are the groups whose first
+/// Removes control groups that an earlier mailrun left behind because it was killed. These are the groups whose first
 /// process is gone. The kernel refuses to remove a group that still has other processes.
 fn remove_unused(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
@@ -107,7 +107,7 @@ mod tests {
     use std::io::{BufRead, BufReader};
     use std::process::{Command, Stdio};
 
-    /// If no group can be made on this host, this test checks nothing. `tests/all/recipes.rs` reports
+    /// If this user cannot create a control group on this host, the test checks nothing. `tests/all/recipes.rs` reports
     /// such a host.
     #[test]
     fn a_child_that_a_server_started_before_it_was_moved_is_in_the_group() {

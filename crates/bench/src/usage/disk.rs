@@ -3,7 +3,7 @@
 //!
 //! The `write_bytes` of a relay's processes can differ a lot from the bytes that the disk wrote. A file system with
 //! large folios charges a whole folio for each piece that is written, and the commits of a journal are charged to no
-//! process. The device counts everything that reached it, but from all processes of the host.
+//! process. The device's counter includes everything that was written to the disk, but by all processes of the host.
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -21,8 +21,8 @@ pub(crate) struct DiskCounter {
 }
 
 impl DiskCounter {
-    /// Reads the counter of the disk under a directory. Returns `None` if there is no single block
-    /// device, for example for tmpfs or a network file system.
+    /// Starts to count the bytes that are written to the disk under a directory. Returns `None` if the directory is on
+    /// tmpfs, on a network file system or on anything else that is not a single block device.
     pub(crate) fn under(directory: &Path) -> Option<Self> {
         let device = directory.metadata().ok()?.dev();
         let major = rustix::fs::major(device);

@@ -10,9 +10,9 @@ const BLOCK_BYTES: u64 = 512;
 /// Disk space of the relay's directory at the start and at the end of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DiskUsage {
-    /// Bytes in use when the relay already listened but had not yet received any mail.
+    /// Bytes on disk when the relay already listened but had not yet received any mail.
     pub(crate) at_start: u64,
-    /// Bytes in use at the end of the run, after the last delivery.
+    /// Bytes on disk at the end of the run, after the last delivery.
     pub(crate) at_end: u64,
 }
 
@@ -42,10 +42,7 @@ pub(crate) fn free_bytes(directory: &Path) -> Result<u64> {
     Ok(room.f_bavail * room.f_frsize)
 }
 
-/// Checks that enough disk space is free.
-///
-/// # Errors
-/// Returns an error that suggests what to do if there is too little space.
+/// If fewer than `needed_bytes` are free below a directory, returns an error that suggests what to do.
 pub(crate) fn ensure_free(directory: &Path, needed_bytes: u64) -> Result<()> {
     let free_bytes = free_bytes(directory)?;
     ensure!(

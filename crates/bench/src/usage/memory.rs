@@ -1,10 +1,10 @@
-//! A process's resident memory over time. Times are on the clock that run records use.
+//! A process's resident memory over time.
 use mailrun_text::spark::{Fold, sparkline};
 use rustix::time::{ClockId, clock_gettime};
 use std::fmt::Write;
 
-/// Maximum number of samples. Above this number, every other sample is dropped. Without the limit, a
-/// day with four samples per second would have five times as many.
+/// Maximum number of samples in a curve of memory use. When it is exceeded, every second sample is dropped. A run of a
+/// day, with four samples per second, would otherwise have five times as many samples as this limit.
 const MAX_SAMPLES: usize = 65_536;
 const BARS: usize = 60;
 
@@ -15,7 +15,7 @@ pub(crate) struct MemoryCurve {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct MemorySample {
-    /// Nanoseconds of CLOCK_MONOTONIC, as `origin_ns` of a run record.
+    /// Time of the sample in nanoseconds of CLOCK_MONOTONIC, the clock of `origin_ns` in run records.
     at_ns: u64,
     bytes: u64,
 }
@@ -38,7 +38,7 @@ impl MemoryCurve {
         }
     }
 
-    /// Appends the samples of a later curve, for example after a restart.
+    /// Appends the samples of a process that ran later, for example the same server after a restart.
     pub(crate) fn then(mut self, later: Self) -> Self {
         self.samples.extend(later.samples);
         self

@@ -7,21 +7,21 @@
 //!          └─ …        = the processor time of the tree
 //! ```
 //!
-//! The kernel reports the time of each living process in whole hundredths of a second. With 500 processes, the sum
-//! can be seconds too low. Therefore the exact figure of the scheduler (`/proc/PID/task/TID/schedstat`) is used if it
-//! is larger. The times of ended children, cutime and cstime, are summed in nanoseconds before they are rounded.
-//! Written bytes are accounted for in the same way: the parent's count includes the bytes of children that were waited
-//! for (`task_io_accounting_add`).
+//! The kernel reports the time of each living process in whole hundredths of a second. With 500 processes, the sum can
+//! be seconds too low. Therefore the exact figure of the scheduler (`/proc/PID/task/TID/schedstat`) is used if it is
+//! larger. The times of ended children (cutime and cstime) do not have this error, because the kernel sums them in
+//! nanoseconds before it rounds the sum. The written bytes of ended children are included too: when a parent waits for
+//! a child, the kernel adds the child's bytes to those of the parent (`task_io_accounting_add`).
 //!
-//! A child that ends during a sample may be counted twice or not at all. The sample that counts is therefore taken when
-//! the relay is idle. Processes that have left the tree are not seen, such as daemons whose parent has ended. Processes
-//! that ended without being waited for are not seen either. A `ControlGroup` counts the CPU time of them all.
+//! A child that ends during a sample may be counted twice or not at all. The bench therefore takes the final sample
+//! when the relay is idle. Processes that have left the tree, such as daemons whose parent has ended, are not counted,
+//! nor are processes that nobody waited for. A `ControlGroup` counts their CPU time.
 use mailrun_process::proc_stat::{self, ProcessStat, field};
 use mailrun_process::process_usage::ProcessUsage;
 use std::collections::HashMap;
 use std::fs;
 
-/// Returns `root` and all its descendants. Returns nothing if `root` is gone.
+/// Returns `root` and all its descendants, or an empty list if `root` is gone.
 pub(crate) fn members(root: u32) -> Vec<ProcessStat> {
     let all: Vec<ProcessStat> = proc_stat::pids().filter_map(ProcessStat::of).collect();
     subtree(root, &all)
@@ -31,7 +31,7 @@ pub(crate) fn children(parent: u32) -> Vec<u32> {
     members(parent).into_iter().filter(|member| member.parent == parent).map(|member| member.pid).collect()
 }
 
-/// Returns the resources that the tree has used so far. Returns `None` if its root is gone.
+/// Returns the CPU time, memory and written bytes of `root` and all its descendants, or `None` if `root` is gone.
 pub(crate) fn usage(root: u32) -> Option<ProcessUsage> {
     let members = members(root);
     if members.is_empty() {
@@ -44,8 +44,9 @@ pub(crate) fn usage(root: u32) -> Option<ProcessUsage> {
         let (user_s, sys_s) = processor_s(member, ticks_per_s);
         total.user_s += user_s + member.children_user as f64 / ticks_per_s;
         total.sys_s += sys_s + member.children_sys as f64 / ticks_per_s;
-        // A zombie, a process that has ended but was not waited for, counts as well, because it still shows its final
-        // figures. If mailrun may not read the `io` file of one process, the sum of written bytes is unknown.
+        // Count zombies as well (processes that have ended but were not waited for), because the kernel still shows
+        // their final figures. If mailrun may not read the `io` file of one process, the sum of written bytes is
+        // unknown.
         let written_bytes = read(member.pid, "io").and_then(|text| field(&text, "write_bytes:"));
         total.write_bytes = total.write_bytes.zip(written_bytes).map(|(all, one)| all + one);
         held.add(member.pid);
@@ -54,10 +55,9 @@ pub(crate) fn usage(root: u32) -> Option<ProcessUsage> {
     Some(total)
 }
 
-/// Memory of a tree of processes. The private memory of all processes is added. Of the memory
-/// mapped from files, only the largest share of a single process counts, because most processes map
-/// the same program and libraries. The sum is the memory at one moment. There is no peak of the
-/// sum, because the kernel records peaks only for single processes.
+/// Memory of a tree of processes at one moment. Adds up the private memory of all processes, and the file-mapped memory
+/// of the single process that has most of it, because most processes map the same program and libraries. The peak of
+/// this sum is unknown, because the kernel records peaks only for single processes.
 #[derive(Clone, Copy, Debug, Default)]
 struct TreeMemory {
     own: u64,
@@ -92,7 +92,7 @@ fn processor_s(member: &ProcessStat, ticks_per_s: f64) -> (f64, f64) {
     match user_s + sys_s {
         told_s if exact_s <= told_s => (user_s, sys_s),
         // Before a process has used a whole tick, only the scheduler's figure is known, which does not distinguish user
-        // and system time. Count it as system time, because most of a server's time is.
+        // and system time. Count it as system time, in which a server spends most of its time.
         0.0 => (0.0, exact_s),
         told_s => (exact_s * user_s / told_s, exact_s * sys_s / told_s),
     }
@@ -117,8 +117,8 @@ fn subtree(root: u32, all: &[ProcessStat]) -> Vec<ProcessStat> {
     let mut processes: Vec<ProcessStat> = all.iter().filter(|member| member.pid == root).copied().collect();
     let mut next = 0;
     while next < processes.len() {
-        // Remove each list of children when it is used, so that the loop ends even if parents form a circle, which can
-        // happen when processes change while they are being read.
+        // Processes can change while `/proc` is being read, so the parents may form a circle. Remove children from the
+        // map when they are added to the list, so that the loop ends even then.
         processes.extend(of_parent.remove(&processes[next].pid).unwrap_or_default());
         next += 1;
     }
@@ -187,8 +187,8 @@ mod tests {
 
     #[test]
     fn what_children_used_that_have_ended_is_counted() {
-        // Most CPU time comes from a child that has ended before the shell starts to sleep. The shell itself uses
-        // hardly any, so a sum that left out ended children would be near 0.
+        // The shell's child runs a busy loop and ends before `sleep` starts. The shell itself uses hardly any CPU time,
+        // so the sum is near 0 unless it includes children that have ended.
         let shell = TestShell::run(&format!("({BUSY}); sleep 600; :"));
         let seen = shell.cpu_s_when(|seen| seen.user_s + seen.sys_s >= 0.05 && children(shell.0.id()).len() == 1);
         let own = mailrun_process::process_usage::of(shell.0.id()).expect("it lives");

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 const LIST_WIDTH: usize = 160;
 
-/// Lists the recipes by which mailrun runs servers, or prints one
+/// Lists the recipes with which mailrun starts servers, or prints one of them
 #[derive(Debug, Args)]
 #[command(after_help = KEYS_AND_EXAMPLES)]
 pub(crate) struct RecipeArgs {
@@ -21,7 +21,7 @@ pub(crate) struct RecipeArgs {
 
 #[derive(Debug, Subcommand)]
 enum RecipeCommand {
-    /// Lists the built-in recipes: whether their servers are here, or the command that makes them
+    /// Lists the built-in recipes, and tells whether their servers are installed or how to get them
     #[command(after_help = KEYS_AND_EXAMPLES)]
     List,
     /// Prints a built-in recipe, to be changed and used as one of your own
@@ -114,7 +114,7 @@ enum ScenarioFileCommand {
         #[arg(value_name = "NAME")]
         name: String,
     },
-    /// Prints the JSON schema of a load in a file, for editors
+    /// Prints the JSON schema of load files, for use in editors
     #[command(after_help = SHOW_EXAMPLES)]
     Schema,
 }

@@ -19,8 +19,8 @@ use toml::{Table, Value};
 /// Option that writes the other options to a load file instead of running the load.
 const WRITE_FILE: &str = "write-file";
 
-/// Replaces the file name in `mailrun bench load.toml` with the options in that file. `bench` returns the command
-/// without its subcommands, and is called only if the command line names a file.
+/// Replaces the file name in `mailrun bench load.toml` with the options in that file. If the command line names a file,
+/// calls `bench` for the options of `mailrun bench`, which can be keys of the file.
 ///
 /// # Errors
 /// Returns an error if the file cannot be read or contains a mistake.
@@ -73,9 +73,6 @@ fn typed_words(option: &Arg, key: &ScenarioKey) -> Vec<String> {
 }
 
 /// Writes the typed options to a file, from which `mailrun bench FILE.toml` can run them again.
-///
-/// # Errors
-/// Returns an error if the file cannot be written.
 pub(crate) fn write(path: &Path, server: Option<&ServerArg>, options: &PartyOptions) -> Result<ExitCode> {
     let name = path.display();
     let text = format!("# Run it with: mailrun bench {name}\n{}", file_text(server, options));
@@ -175,8 +172,8 @@ mod tests {
             ("", all.to_owned()),
             ("--label x", format!("{all} --label x")),
             ("--rate 9", format!("{} --rate 9", all.replace(" --rate=50", ""))),
-            // A typed option must remove an option of the file that conflicts with it, as --stage does with --rate, and
-            // --relay with a server.
+            // A typed option must replace an option of the file that conflicts with it: here, --stage replaces --rate,
+            // and --relay replaces the server.
             ("--stage 5s:9/s", format!("{} --stage 5s:9/s", all.replace(" --rate=50", ""))),
             ("--relay none", format!("{} --relay none", all.replace("mx.example ", ""))),
         ] {
@@ -225,13 +222,13 @@ mod tests {
                 "mx.example --rate 50 --mime --threshold accepted.p99<50ms",
                 "--mime --rate=50 mx.example:25 --threshold=accepted.p99<50ms",
             ),
-            // The scheme of a server turns on TLS or LMTP.
+            // The file must keep a scheme such as `smtps:` in the server's URL, because it turns on TLS or LMTP.
             ("smtps://mx.example", "smtps://mx.example:465"),
             ("smtps://mx.example:2525", "smtps://mx.example:2525"),
             ("lmtp://localhost", "lmtp://localhost:24"),
             ("lmtp:unix:/run/lmtp.sock", "lmtp:unix:/run/lmtp.sock"),
             ("unix:/run/smtp.sock --sessions 5", "unix:/run/smtp.sock --sessions=5"),
-            // A text of digits is no number.
+            // A text such as 007 or +5 must not become a number, or the file would have 7 or 5 instead.
             ("mx.example --user 00123 --subject 007", "mx.example:25 --subject=007 --user=00123"),
             ("mx.example --subject +5 --to a@b.example", "mx.example:25 --subject=+5 --to=a@b.example"),
         ] {

@@ -32,8 +32,8 @@ use std::time::Duration;
 
 /// Measures a mail server, or without a server demonstrates mailrun's own relay, and prints a report
 ///
-/// With SERVER: sends 400-byte messages to it over 100 sessions for ten seconds, with a new connection for each message.
-/// Whether they are delivered is known if the server delivers to a mailrun sink: --sink or --sink-listen.
+/// With SERVER: sends 400-byte messages to it over 100 sessions for ten seconds, with a new connection for each
+/// message. Their delivery is checked only if the server delivers to a mailrun sink (--sink or --sink-listen).
 ///
 /// Without SERVER: a demonstration on this host. Starts a sink and mailrun's durable relay on free ports, and sends
 /// through them for eight seconds.
@@ -57,16 +57,16 @@ pub(crate) struct BenchArgs {
     /// unix:PATH. The default port is 25.
     #[arg(value_name = "SERVER", value_parser = server)]
     server: Option<ServerArg>,
-    /// HTTP address of the mailrun sink that SERVER delivers to, to check that every message arrives. With --shard,
-    /// only the clocks of the sinks are compared with the clock of this host.
+    /// HTTP address of the mailrun sink that SERVER delivers to, to check that every message arrives. With --shard, the
+    /// sinks only serve to compare their clocks with the clock of this host.
     #[arg(long, value_name = "http://HOST:PORT", requires = "server", conflicts_with = "sink_listen")]
     sink: Vec<String>,
-    /// HTTP address of a second mailrun sink, to which SERVER delivers the notifications to --from (bounces). Without it,
-    /// they count if they reach the same sink as the mail: SERVER must deliver the domain of --from to it.
+    /// HTTP address of a second mailrun sink, to which SERVER delivers bounces (the notifications to --from). Without
+    /// this option, bounces count only if SERVER delivers them to the same sink as the mail.
     #[arg(long, value_name = "http://HOST:PORT", requires = "server", hide_short_help = true)]
     bounces_to: Option<String>,
-    /// Pause in arrivals after which the bench stops waiting for mail that was accepted. If SERVER defers mail, it must
-    /// be longer than the first retry of SERVER [default: 10s, 2s without a relay].
+    /// Stop waiting for accepted mail if none arrives for this long. If SERVER defers mail, this time must be longer
+    /// than SERVER's wait before its first retry [default: 10s, 2s without a relay].
     #[arg(long, value_name = "TIME", value_parser = values::some_duration, hide_short_help = true)]
     lost_after: Option<Duration>,
     #[command(flatten)]
@@ -100,7 +100,7 @@ pub(crate) struct BenchArgs {
     /// Write these options to FILE.toml instead of running them; mailrun bench FILE.toml runs them.
     #[arg(long, value_name = "FILE.toml", help_heading = "Results", hide_short_help = true)]
     write_file: Option<PathBuf>,
-    /// Allow public addresses. Use it only with a server of your own.
+    /// Allow a server at a public address. Use it only with a server of your own.
     #[arg(long, env = "MAILRUN_ALLOW_PUBLIC", value_parser = clap::builder::FalseyValueParser::new(), hide_env = true,
           help_heading = "Connection")]
     allow_public: bool,
@@ -110,8 +110,8 @@ pub(crate) fn options() -> clap::Command {
     BenchArgs::augment_args(clap::Command::new("mailrun"))
 }
 
-/// Makes every argument except `--allow-public` conflict with `--list`. The environment may set `--allow-public`,
-/// so this argument must not be an error.
+/// Makes every argument except `--allow-public` conflict with `--list`. An environment variable may set
+/// `--allow-public`, and `--list` must work even then.
 fn conflicting_with_list(argument: clap::Arg) -> clap::Arg {
     match argument.get_id().as_str() {
         "list" | "allow_public" => argument,
@@ -145,8 +145,8 @@ Examples:
   mailrun bench mades                  MADES, with a stand-in for the endpoints
   mailrun bench mades-compare          go-mades-bench and mailrun mades";
 
-/// Parses SERVER, but refuses the name of a scenario, because a scenario must come before its options. Without this
-/// check, the name would be looked up as a host.
+/// Parses SERVER, but refuses the name of a scenario. A scenario must come before its options, and its name after an
+/// option would be looked up as a host.
 fn server(text: &str) -> Result<ServerArg, String> {
     if is_scenario(text) || is_toml_file(text) {
         return Err(format!("options of {text} must follow it: write mailrun bench {text} first"));
@@ -158,11 +158,8 @@ pub(crate) fn is_scenario(word: &str) -> bool {
     scenarios::names().any(|name| name == word)
 }
 
-/// Looks up the server's name, so that a wrong name is reported before anything is started.
-///
-/// # Errors
-///
-/// Returns an error if the name is unknown. The error suggests a scenario or recipe with a similar name.
+/// Looks up the server's name, so that a wrong name is reported before anything is started. The error suggests a
+/// scenario or recipe with a similar name.
 fn check_server(server: &ServerArg, reach: AllowedTargets) -> Result<()> {
     source::look_up(server.address(), reach).map(drop).map_err(|error| {
         let host = server.address().rsplit_once(':').map_or("", |(host, _)| host);
@@ -176,7 +173,8 @@ fn check_server(server: &ServerArg, reach: AllowedTargets) -> Result<()> {
 }
 
 impl BenchArgs {
-    /// Builds the bench arguments with which a capacity search runs its trials. Other arguments are unset.
+    /// Builds the `bench` arguments for the trials of a capacity search. Arguments that the search does not pass on
+    /// stay unset.
     pub(crate) fn of_trials(
         server: Option<ServerArg>,
         sink: Option<String>,
@@ -253,7 +251,7 @@ impl BenchArgs {
         outcome.unwritten.map_or_else(|| Ok(super::report::results::exit_code(&outcome.record, strictness)), Err)
     }
 
-    /// Refuses options that have no effect. Many options need a server or a sink that the bench itself starts.
+    /// Refuses options that have no effect, such as faults of the bench's own sink if the bench starts no sink.
     fn check(&self) -> Result<()> {
         self.check_mailboxes()?;
         self.check_mailboxes_of_relay()?;
@@ -297,7 +295,7 @@ impl BenchArgs {
     }
 
     /// Refuses options for mailboxes if there are no mailboxes. If the bench's relay delivers to mailboxes, refuses
-    /// options that need a listening sink, and `--to`, because the relay's recipe says who has a mailbox.
+    /// options that need a listening sink. Also refuses `--to`, because the relay's recipe names the mailboxes.
     fn check_mailboxes_of_relay(&self) -> Result<()> {
         let relay = self.relay.named_relay().filter(Relay::has_mailboxes);
         match (relay, self.mailboxes.way_of_watching()) {
@@ -358,8 +356,7 @@ impl BenchArgs {
         if let Some(server) = &self.server {
             self.load.warn_of_bounces(server.address());
         }
-        // Pass the source's connection options to the sink only without a relay, because with one, the source does not
-        // connect to the sink.
+        // Pass the source's connection options to the sink only if no relay or other server is between the two.
         let is_direct = target == BenchTarget::OwnSink;
         let sink_options = self.typed.of::<SinkFaultArgs>();
         let sink_options = if is_direct { sink_options.and(approach.sink_options()) } else { sink_options };
@@ -416,8 +413,8 @@ impl BenchArgs {
         })
     }
 
-    /// Returns the sink that this bench asks about deliveries. With `--shard` it asks no sink, because `mailrun merge`
-    /// asks about deliveries later. The bench then uses the sink only to compare clocks.
+    /// Returns the sink from which this bench learns what was delivered. Returns `None` with `--shard`, because
+    /// `mailrun merge` asks the sinks later, and the bench uses them only to compare clocks.
     fn delivery_sink(&self) -> Option<String> {
         self.sink.first().filter(|_| !self.shard.is_part()).cloned()
     }

@@ -19,11 +19,12 @@ use std::time::Duration;
 /// The server that a profile measures.
 #[derive(Debug, Args)]
 struct ProfiledServerArgs {
-    /// Server to profile: HOST or HOST:PORT, without TLS. Without it the bench starts one: --relay.
+    /// Server to profile: HOST or HOST:PORT, without TLS. Without SERVER, the bench starts the server of --relay.
     #[arg(value_name = "SERVER", value_parser = ServerArg::parse, conflicts_with = "relay")]
     server: Option<ServerArg>,
-    /// Server that the bench starts: none for its sink alone, mailrun for its relay and the sink (also mailrun:write,
-    /// mailrun:memory), postfix (a private instance; requires root), or a command with {to}, {listen} and {spool} in it.
+    /// Server that the bench starts: none (only mailrun's sink), mailrun (its relay before the sink; also
+    /// mailrun:write, mailrun:memory), postfix (a private instance; requires root), or a command with {to}, {listen}
+    /// and {spool} in it.
     #[arg(long, value_name = "WHICH", help_heading = "Relay")]
     relay: Option<Relay>,
     /// Address on which the bench's own sink listens for the mail that SERVER delivers.
@@ -57,11 +58,12 @@ impl ProfiledServerArgs {
     }
 }
 
-/// Measures rate and latency of a server at several sizes of a message, as the Kotlin SMTP guide publishes them
+/// Measures rate and latency of a server at several message sizes, as the performance guide of Kotlin SMTP does
 ///
-/// Prints messages per second, the average, p50, p95, p99 and maximum of the time until 250, and the times of 1,000, 10,000 and
-/// 100,000 messages at that rate. Without SERVER the server is mailrun's own sink. Ctrl-C ends the run and prints the table
-/// so far (exit status 130). Exit status 1 if a run failed, a message was lost or a threshold was missed.
+/// Prints messages per second, the average, p50, p95, p99 and maximum of the time until 250, and how long 1,000, 10,000
+/// and 100,000 messages take at that rate. Without SERVER the server is mailrun's own sink. Ctrl-C ends the run and
+/// prints the table so far (exit status 130). Exit status 1 if a run failed, a message was lost or a threshold was
+/// missed.
 #[derive(Debug, Args)]
 #[command(after_help = PROFILE_EXAMPLES)]
 pub(crate) struct ProfileArgs {
@@ -71,14 +73,14 @@ pub(crate) struct ProfileArgs {
     /// Length of a run; it ends earlier if all its messages are sent.
     #[arg(short, long, value_name = "TIME", value_parser = values::some_duration)]
     duration: Option<Duration>,
-    /// Leave messages of the first TIME of a run out of the figures; 0s counts all.
+    /// Exclude the first TIME of each run from the figures; 0s counts all messages.
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = mailrun_text::quantities::duration)]
     warm_up: Duration,
-    /// Bytes of the body of a message, a comma-separated list of sizes to run: 256,4k,64k.
+    /// Sizes of the message body to measure, in bytes, separated by commas: 256,4k,64k.
     #[arg(short = 'l', long, value_name = "BYTES,BYTES", value_delimiter = ',', required = true,
           value_parser = values::body_size)]
     body_sizes: Vec<u64>,
-    /// Parallel sessions.
+    /// Parallel SMTP sessions (clients).
     #[arg(short, long, visible_short_alias = 'c', value_name = "N", default_value = "8", value_parser = values::sessions)]
     sessions: u32,
     /// Messages per connection; without N, or with 0, no limit.
@@ -96,21 +98,21 @@ pub(crate) struct ProfileArgs {
     tables: TableReportArgs,
 }
 
-/// Measures large messages on one connection, and what dots, lines, small writes and tracing add to their cost
+/// Measures large messages on one connection, and the extra cost of dots, short lines, small writes and tracing
 ///
-/// Sends messages of each size over one connection, one after the other, and prints MB/s. Then does the same with each
-/// cost, and prints the ratio to the plain run of the same round. Without SERVER the server is mailrun's own sink.
-/// Ctrl-C ends the run and prints the table so far (exit status 130). Exit status 1 if a run failed, a message was lost
-/// or a threshold was missed.
+/// Sends messages of each size over one connection, one after the other, and prints MB/s. Then repeats this with each
+/// of --costs, and prints the ratio to the plain run of the same round. Without SERVER the server is mailrun's own
+/// sink. Ctrl-C ends the run and prints the table so far (exit status 130). Exit status 1 if a run failed, a message
+/// was lost or a threshold was missed.
 #[derive(Debug, Args)]
 #[command(after_help = LARGE_MESSAGE_EXAMPLES)]
 pub(crate) struct LargeMessageArgs {
-    /// Bytes of the body of a message, a comma-separated list of sizes to run: 1M,10M,100M.
+    /// Sizes of the message body to measure, in bytes, separated by commas: 1M,10M,100M.
     #[arg(short = 'l', long, value_name = "BYTES,BYTES", value_delimiter = ',', required = true,
           value_parser = values::body_size)]
     body_sizes: Vec<u64>,
-    /// Costs to run beside the plain run, a comma-separated list: chunking, dots, short-lines, small-writes, no-trace,
-    /// small-reads, smtplib (Python's client), smtplib-unquoted.
+    /// Extra costs to compare with the plain run, separated by commas: chunking (BDAT), dots, short-lines,
+    /// small-writes, no-trace, small-reads, smtplib (Python's client), smtplib-unquoted.
     #[arg(
         long,
         value_name = "COST,COST",
@@ -120,7 +122,7 @@ pub(crate) struct LargeMessageArgs {
         hide_possible_values = true
     )]
     costs: Vec<MessageCost>,
-    /// Total size of the message bodies in a run; a run has at least one message.
+    /// Total size of the message bodies in a run. A body that is larger is still sent once.
     #[arg(long, value_name = "BYTES", value_parser = values::some_bytes)]
     volume: u64,
     #[command(flatten)]
@@ -131,7 +133,7 @@ pub(crate) struct LargeMessageArgs {
     tables: TableReportArgs,
 }
 
-/// The rounds of a profile, and the conditions that each run must meet.
+/// Options for the rounds, in each of which every row of the table is measured, and for the thresholds.
 #[derive(Debug, Args)]
 struct ProfileRoundArgs {
     #[command(flatten)]

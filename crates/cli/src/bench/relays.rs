@@ -24,9 +24,10 @@ const SPARE_FILES: u64 = 256;
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Relay")]
 pub(crate) struct BenchRelayArgs {
-    /// Relay between source and sink: mailrun (also mailrun:write, mailrun:memory, with less durability), a recipe by its
-    /// name, as postfix (a private instance; requires root), or by its file, none, or a command with {to}, {listen} and
-    /// {spool} in it, as 'mta -l {listen} -n {to} -q {spool}' [default: mailrun]. See mailrun recipe list.
+    /// Relay between source and sink: none, mailrun (also mailrun:write, mailrun:memory, with less durability), a
+    /// recipe or a command [default: mailrun]. A recipe is a file or a name from mailrun recipe list, such as postfix
+    /// (a private instance; requires root). A command has {to}, {listen} and {spool} in it, such as 'mta -l {listen} -n
+    /// {to} -q {spool}'.
     #[arg(long, value_name = "WHICH", conflicts_with = "server", hide_default_value = true)]
     relay: Option<Relay>,
     /// Address on which the bench's own sink listens for the mail that SERVER delivers.
@@ -50,8 +51,8 @@ impl BenchRelayArgs {
         self.sink_listen.is_some()
     }
 
-    /// Returns SERVER as a relay that is already running. Returns `None` without `--sink-listen`, because the bench
-    /// then starts no sink to which SERVER could deliver.
+    /// Returns SERVER as a running relay that delivers to the sink of `--sink-listen`. Returns `None` without
+    /// `--sink-listen`, because the bench then starts no sink to which SERVER could deliver.
     pub(crate) fn running(&self, server: &ServerArg) -> Option<Relay> {
         let sink = self.sink_listen.clone()?;
         Some(Relay::Running { address: server.address().to_owned(), sink })
@@ -74,12 +75,12 @@ impl ScenarioRelayArgs {
         self.server.is_some() || self.relay.relay.is_some()
     }
 
-    /// Returns the relay to measure.
+    /// Returns SERVER if the user gave one, else the relay of `--relay`, which is mailrun's own by default.
     ///
     /// # Errors
     ///
-    /// Returns an error if the URL asks for TLS or LMTP, because these scenarios speak only SMTP without TLS. Also
-    /// fails if `--sink-listen` is missing.
+    /// Returns an error if SERVER is given without `--sink-listen`, or if its URL asks for TLS or LMTP, because these
+    /// scenarios speak only SMTP without TLS.
     fn chosen(&self) -> Result<Relay> {
         let Some(server) = &self.server else { return Ok(self.relay.named_relay().unwrap_or_else(default_relay)) };
         if server.scheme() != Scheme::Smtp {
@@ -103,7 +104,7 @@ pub(crate) fn default_relay() -> Relay {
     Relay::Mailrun(RelayDurability::Sync)
 }
 
-/// Measures a relay like the published benchmark: MESSAGES over 250 sessions to 5 domains, a new connection each
+/// Measures a relay as the benchmark of Mailismus does: 250 sessions, 5 domains, a new connection for each message
 ///
 /// Measures the time until all messages are accepted, the time until all are delivered, and what the relay used: CPU
 /// time of all its processes, bytes written, memory. The sink is always mailrun's own, and every message must be
@@ -115,7 +116,7 @@ pub(crate) struct RelayComparisonArgs {
     /// Messages per run.
     #[arg(short, long, visible_short_alias = 'n', value_name = "N", value_parser = values::scenario_messages)]
     messages: u64,
-    /// Use as many messages as the published benchmark (relay-400: 500,000).
+    /// Use as many messages as the benchmark of Mailismus (relay-400: 500,000).
     #[arg(long, conflicts_with = "messages")]
     full: bool,
     /// Messages per second to offer [default: as fast as the relays accept them].
@@ -128,7 +129,8 @@ pub(crate) struct RelayComparisonArgs {
     shape: LoadShapeArgs,
     #[command(flatten)]
     rounds: RoundsArgs,
-    /// Several relays, measured in turns: mailrun,postfix,my.toml. Ratios are to Postfix, or to the last relay.
+    /// Relays to compare, measured in turns: mailrun,postfix,my.toml. Ratios are relative to Postfix, or to the last
+    /// relay.
     #[arg(long, value_name = "WHICH,WHICH", value_delimiter = ',', conflicts_with_all = ["relay", "server"])]
     compare: Vec<Relay>,
     /// Count system calls too, in separate short runs under strace.
@@ -200,11 +202,11 @@ impl RelayComparisonArgs {
     }
 }
 
-/// The load of a scenario, as far as the scenario does not fix it.
+/// Options for the sessions, connections and messages of the load, which several scenarios share.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Load")]
 struct LoadShapeArgs {
-    /// Parallel sessions.
+    /// Parallel SMTP sessions (clients).
     #[arg(short, long, visible_short_alias = 'c', value_name = "N", default_value = "100", value_parser = values::sessions)]
     sessions: u32,
     /// Size of a message in bytes, header included: 400, 64k.
@@ -231,16 +233,17 @@ impl LoadShapeArgs {
     }
 }
 
-/// Measures when a relay answers 250 at half of its highest sustainable rate; target: p99 under 20 ms
+/// Measures how soon a relay answers 250 at half of its highest sustainable rate (target: p99 under 20 ms)
 ///
-/// Starts with a closed loop for an estimate, then searches with steps of open loop: a rate is sustained if all
-/// messages due in a step were accepted and delivered when the step ended. Then offers half of the highest such rate in
-/// rounds; latency counts from when each message was due. Ctrl-C ends the run and prints the table so far (exit
-/// status 130). Exit status 1 if the target is missed, 3 if it could not be measured.
+/// First estimates the rate with a closed loop, in which each session waits for replies. Then searches with an open
+/// loop, one fixed rate in each step. A rate is sustained if the source kept up with it, and if all messages of the
+/// step were delivered when it ended or shortly after. Finally measures in several rounds at half of the highest
+/// sustained rate. Latency counts from the time at which each message was due. Ctrl-C ends the run and prints the table
+/// so far (exit status 130). Exit status 1 if the target is missed, 3 if it could not be measured.
 #[derive(Debug, Args)]
 #[command(after_help = LATENCY_EXAMPLES)]
 pub(crate) struct LatencyArgs {
-    /// Length of a step of the search.
+    /// Time for which the search tries each rate.
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = values::some_duration)]
     step: Duration,
     /// Maximum number of steps of the search.
@@ -249,13 +252,13 @@ pub(crate) struct LatencyArgs {
     /// Measure at this rate, without a search.
     #[arg(long, value_name = "PER SECOND", value_parser = values::rate)]
     rate: Option<f64>,
-    /// Distribution of messages over time in the rounds.
+    /// Distribution of the sending times in a measured round.
     #[arg(long, value_enum, default_value = "poisson")]
     arrival: Arrival,
-    /// Length of a round.
+    /// Length of each measured round.
     #[arg(short, long, value_name = "TIME", default_value = "10s", value_parser = values::some_duration)]
     duration: Duration,
-    /// Number of rounds.
+    /// Number of rounds after the search.
     #[arg(long, value_name = "N", default_value = "3", value_parser = values::rounds)]
     rounds: u32,
     #[command(flatten)]
@@ -281,23 +284,23 @@ Examples:
   mailrun bench relay-latency --rate 2000 --duration 30s      at a given rate
   mailrun bench relay-latency --relay postfix                 as root";
 
-/// The search for the highest sustained rate, and the target for the rounds. The file of a scenario sets these values.
+/// Limits for a sustained rate, and the target for the p99 at a share of this rate. The file of a scenario sets them.
 #[derive(Debug, Args)]
 struct LatencyTargetArgs {
-    /// Share of the rate found by the search that the rounds offer.
+    /// Rate of the rounds, as a share of the highest sustained rate.
     #[arg(long, value_name = "P", hide = true, default_value = "50%", value_parser = values::some_share)]
     share: f64,
-    /// A step of the search is sustained if everything is delivered within this time after its end. The next option
-    /// adds a share of the step's length.
+    /// Time after the end of a search step in which its last messages may still be delivered. --max-delay-share adds a
+    /// share of the step's length.
     #[arg(long, value_name = "TIME", hide = true, default_value = "100ms", value_parser = values::some_duration)]
     max_delay: Duration,
-    /// Share of the step's length that is added to the maximum delay.
+    /// Share of a search step's length that is added to the time in which its last messages may be delivered.
     #[arg(long, value_name = "P", hide = true, default_value = "5%", value_parser = values::some_share)]
     max_delay_share: f64,
     /// A rate is sustained only if at least this share of the messages that were due was sent.
     #[arg(long, value_name = "P", hide = true, default_value = "98%", value_parser = values::some_share)]
     min_sent: f64,
-    /// Maximum of the median of the rounds' p99 until 250.
+    /// Maximum p99 of the time until 250. The median of the p99 of all rounds must not exceed it.
     #[arg(long, value_name = "TIME", hide = true, value_parser = values::some_duration)]
     accept_p99: Option<Duration>,
 }
@@ -331,46 +334,52 @@ impl Measurement for LatencyArgs {
     }
 }
 
-/// Fills a relay's queue while its next hop is down, and restarts the relay; targets: memory, time to start
+/// Fills a relay's queue while the next hop is down, restarts the relay, and measures how it delivers the queue
 ///
-/// A source fills the relay while its next hop does not listen; the rate, memory and disk are measured. SIGTERM stops
-/// the relay; it is started again, and the time until it is ready with the whole queue is measured. Then the sink
-/// listens, the queue is flushed, and every message that was answered 250 must arrive; the times to the first and to
-/// the last are measured. SERVER is not restarted, and delivers when it tries again by itself. Targets: nothing lost;
-/// of mailrun's own relay less than 256 MiB of memory with up to 100,000 messages queued, and ready in less than 10 s
-/// with up to 1,000,000. The disk space needed is printed and checked before anything is written. Ctrl-C ends the run
-/// and prints the table so far (exit status 130). Exit status 1 if a target is missed, 3 if one could not be measured.
+/// Before anything is written, the bench prints the required disk space and checks that it is free. A source fills the
+/// relay's queue while the next hop does not listen, and the bench measures rate, memory and disk space. Next, the
+/// bench stops the relay with SIGTERM, starts it again, and measures the time until it is ready. Then the sink listens
+/// and the bench flushes the queue. Every message that was answered 250 must arrive, and the times until the first and
+/// the last message arrive are measured. SERVER is not restarted, and delivers its queue at its own next retry.
+///
+/// The target for every relay is that no message is lost. mailrun's own relay must also use less than 256 MiB of memory
+/// with up to 100,000 queued messages, and be ready in less than 10 s with up to 1,000,000.
+///
+/// Ctrl-C ends the run and prints the table so far (exit status 130). Exit status 1 if a target is missed, 3 if one
+/// could not be measured.
 #[derive(Debug, Args)]
 #[command(after_help = BACKLOG_EXAMPLES)]
 pub(crate) struct BacklogArgs {
     /// Number of messages to queue.
     #[arg(short, long, visible_short_alias = 'n', value_name = "N", value_parser = values::scenario_messages)]
     messages: u64,
-    /// Several relays, one after the other, in one table: postfix,exim,my.toml.
+    /// Relays to measure one after the other, for one table: postfix,exim,my.toml.
     #[arg(long, value_name = "WHICH,WHICH", value_delimiter = ',', conflicts_with_all = ["relay", "server"])]
     compare: Vec<Relay>,
     #[command(flatten)]
     shape: LoadShapeArgs,
-    /// Pause in deliveries after which the rest of the queue is no longer expected. A server whose recipe has no
-    /// queue.flush may wait for minutes.
+    /// Stop waiting for the rest of the queue if nothing is delivered for this long. A server whose recipe has no
+    /// queue.flush may wait for minutes before a retry.
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = values::some_duration)]
     lost_after: Duration,
     /// Send this many fresh messages per second while the queue is delivered, and measure their latency.
     #[arg(long, value_name = "PER SECOND", value_parser = values::rate)]
     fresh: Option<f64>,
-    /// When the next hop is back, let the server try again by itself, instead of using queue.flush of its recipe. The
-    /// time until it delivers at its full rate then depends on its own retries.
+    /// Do not run queue.flush of the recipe when the next hop is back, so that the server retries on its own schedule.
+    /// The time until it delivers at its full rate then includes its waits between retries.
     #[arg(long)]
     no_flush: bool,
-    /// While the queue fills, the next hop listens with this rule, instead of not at all: 'read 50K/s', 'delay 80ms',
-    /// 'mail: limit 10/s "421 4.7.0 Later"', or like:NAME of mailrun sink --rules-like. See mailrun sink --help.
+    /// Let the next hop listen while the queue fills, and hold mail back by this rule of the sink: 'read 50K/s', 'delay
+    /// 80ms', 'mail: limit 10/s "421 4.7.0 Later"', or like:NAME for the limits of a known receiver (mailrun sink
+    /// --rules-like). See mailrun sink --help.
     #[arg(long, value_name = "RULE", value_parser = receiver)]
     receiver: Option<BacklogReceiver>,
     #[command(flatten)]
     no_thresholds: NoThresholdArgs,
     #[command(flatten)]
     targets: BacklogTargetArgs,
-    /// Directory for all files, instead of a new one in mailrun-results. The relay stores its mail there: 7 GB.
+    /// Directory for all files, instead of a new one in mailrun-results. The relay stores its mail there, 7 GB by
+    /// default.
     #[arg(long, value_name = "DIR", value_parser = values::directory)]
     out: Option<PathBuf>,
     #[command(flatten)]
@@ -379,19 +388,19 @@ pub(crate) struct BacklogArgs {
     tables: TableReportArgs,
 }
 
-/// The targets of a backlog scenario, which the file of the scenario sets.
+/// Limits for the relay's memory and for its start in a backlog scenario. The file of the scenario sets these limits.
 #[derive(Debug, Args)]
 struct BacklogTargetArgs {
     /// Maximum peak memory of the relay.
     #[arg(long, value_name = "BYTES", hide = true, value_parser = values::some_bytes)]
     memory: Option<u64>,
-    /// Maximum number of messages for which the memory target holds.
+    /// Longest queue, in messages, for which the limit on the relay's peak memory applies.
     #[arg(long, value_name = "N", hide = true, default_value = "100M", value_parser = values::scenario_messages)]
     memory_messages: u64,
     /// Maximum time in which the relay must have read its queue after a start.
     #[arg(long, value_name = "TIME", hide = true, value_parser = values::some_duration)]
     ready: Option<Duration>,
-    /// Maximum number of messages for which the target for the start holds.
+    /// Longest queue, in messages, for which the limit on the time to read the queue after a start applies.
     #[arg(long, value_name = "N", hide = true, default_value = "100M", value_parser = values::scenario_messages)]
     ready_messages: u64,
 }
@@ -441,12 +450,12 @@ impl Measurement for BacklogArgs {
     }
 }
 
-/// Sends a million messages through a relay; targets: memory is flat, disk is freed, no message is missing
+/// Sends a million messages through a relay, which must not use more and more memory, keep disk space or lose mail
 ///
-/// Memory is flat if its peak after the first tenth of the messages is at most 1.2 times the peak in the first tenth
-/// plus 16 MiB. At the end the relay's spool must be as small as when it is empty. Ctrl-C stops the source; what was
-/// accepted is delivered, and the table is printed (exit status 130). Exit status 1 if a target is missed, 3 if one could not
-/// be measured.
+/// The peak memory after the first tenth of the messages must be at most 1.2 times the peak in the first tenth plus 16
+/// MiB. At the end the relay's spool must be as small as an empty one. Ctrl-C stops the source, lets the relay deliver
+/// the mail that it has accepted, and prints the table (exit status 130). Exit status 1 if a target is missed, 3 if one
+/// could not be measured.
 #[derive(Debug, Args)]
 #[command(after_help = SOAK_EXAMPLES)]
 pub(crate) struct SoakArgs {
@@ -482,10 +491,10 @@ Examples:
 /// The targets of a soak scenario, which the file of the scenario sets.
 #[derive(Debug, Args)]
 struct SoakTargetArgs {
-    /// Maximum ratio of the peak memory after the first tenth of the messages to the peak memory in that tenth.
+    /// Maximum growth of memory: the peak after the first tenth of the messages, divided by the peak before.
     #[arg(long, value_name = "FACTOR", hide = true, value_parser = values::growth)]
     memory_growth: Option<f64>,
-    /// Memory in bytes that the relay may use in addition to this ratio.
+    /// Bytes by which the relay may exceed the memory that --memory-growth allows.
     #[arg(long, value_name = "BYTES", hide = true, default_value = "0", value_parser = values::bytes)]
     memory_allowance: u64,
     /// Maximum disk space of mailrun's own relay when its queue is empty.

@@ -1,6 +1,6 @@
 //! `mailrun bench SCENARIO` and `mailrun bench FILE.toml`: runs a scenario from its file.
 //!
-//! A scenario's file names a kind of measurement, which has a set of options. The file also sets some of these options
+//! A scenario's file names a kind of measurement, for example `latency`. It also sets some options of this measurement
 //! by name, and their values become the defaults of the scenario's command:
 //!
 //! ```text
@@ -32,17 +32,17 @@ const LIST_WIDTH: usize = 160;
 
 /// Name of the command `bench mades`, which has no scenario file: it is a single run with a report of its own.
 const MADES: &str = "mades";
-/// Key of a scenario's file that lists what is measured. For most kinds of measurement it sets `--compare` or
-/// `--relay`.
+/// Key of a scenario's file that lists the relays, sources or other programs to measure. For most kinds of measurement
+/// it sets `--compare` or `--relay`.
 const PARTIES: &str = "parties";
 /// Options that a scenario's file must not set. A file may come from somebody else, who must not be able to make the
 /// user load a public server.
 const NO_KEYS: [&str; 6] = ["help", "version", "list", "write_file", "options", "allow_public"];
 
 pub(crate) struct MeasurementKind {
-    /// Name of the kind, as the key `measure` spells it.
+    /// Name of this kind of measurement, which a scenario's file gives in its key `measure`.
     name: &'static str,
-    /// Name of the option that takes the values of the key `parties`.
+    /// Name of the option that gets the values of the key `parties`, for example `compare`.
     parties: &'static str,
     add_options: fn(Command) -> Command,
     read: fn(&ArgMatches) -> Result<Box<dyn Measurement>, clap::Error>,
@@ -69,7 +69,7 @@ const KINDS: [MeasurementKind; 8] = [
 ];
 
 impl MeasurementKind {
-    /// Finds the kind of measurement that a scenario names.
+    /// Finds the kind of measurement that the key `measure` of a scenario's file names.
     ///
     /// # Errors
     /// Returns an error if the kind is missing or unknown. The error contains the place in the file and the known
@@ -109,8 +109,8 @@ pub(crate) struct ChosenScenario {
 
 impl Subcommand for ScenarioCommand {
     fn augment_subcommands(command: Command) -> Command {
-        // Load the scenarios only when `bench` is invoked, because loading them takes a third of the program's start,
-        // and no other command needs them.
+        // Load the scenarios only when `bench` is invoked, because this takes a third of the program's start time, and
+        // no other command needs them.
         command.defer(|command| {
             // Ignore errors, because a test below makes sure that all built-in scenarios can be read.
             let built_in = BUILT_IN.iter().filter_map(|built_in| {
@@ -166,7 +166,7 @@ pub(crate) fn named_file(words: &[OsString]) -> Option<&str> {
     second.to_str().filter(|file| first == "bench" && is_toml_file(file))
 }
 
-/// If the command line names a scenario file, adds a command for this scenario.
+/// If the command line is `mailrun bench FILE.toml`, adds a subcommand of `bench` that runs the scenario in this file.
 ///
 /// # Errors
 ///
@@ -204,7 +204,7 @@ fn check(scenario: &Scenario) -> Result<(), String> {
     }
 }
 
-/// Returns the options of a command that may be keys of a file.
+/// Returns the options of a command that a scenario or load file may set by keys of the same names.
 pub(crate) fn keys_of(command: &Command) -> Vec<Arg> {
     // An option that begins with an underscore exists only so that its use can be refused with an explanation.
     let is_key =
@@ -244,7 +244,8 @@ pub(crate) fn check_keys(
     Ok(())
 }
 
-/// Finds the option that a key sets. Two keys with different names may set the same option.
+/// Finds the option that a key sets. Two different keys may set the same option, because a key may be the long name or
+/// the id of an option.
 fn option_of<'o>(options: &'o [Arg], kind: Option<&MeasurementKind>, key: &ScenarioKey) -> Option<&'o Arg> {
     let name = kind.map_or(key.name.as_str(), |kind| kind.option(&key.name));
     options.iter().find(|option| is_named(option, name))
@@ -261,7 +262,7 @@ pub(crate) fn is_named(option: &Arg, key: &str) -> bool {
     option.get_id() == key || key_name(option) == key
 }
 
-/// Checks that the option accepts the values of a key.
+/// Checks the values in a file as if the user had typed them. Refuses a list if the option takes a single value.
 ///
 /// # Errors
 /// Returns an error with the place of the rejected value in the file.
@@ -307,8 +308,8 @@ fn check_value(command: &mut Command, option: &Arg, value: &str) -> Result<(), S
     }
 }
 
-/// Builds the command of a scenario from the options of its kind of measurement, with the file's values as their
-/// defaults.
+/// Builds the command that runs a scenario. It has all options of the scenario's kind of measurement, whose default
+/// values come from the scenario's file.
 fn scenario_command(name: &str, scenario: &Scenario) -> Result<Command, String> {
     let kind = MeasurementKind::of(scenario)?;
     let command = (kind.add_options)(Command::new(name.to_owned()));
@@ -345,15 +346,15 @@ pub(crate) fn list_text() -> String {
 ///
 /// Prints the table of go-smtp-source's README: each installed source, at each number of sessions, with and without -d
 /// (many messages per connection), against Postfix's smtp-sink and against `mailrun sink`. CPU time, memory and time
-/// are those of the source; the ratios are to smtp-source in the same round. Ctrl-C ends the run and prints the table
-/// so far. Exit status 1 if a run failed, hung or lost mail.
+/// are measured for the source. The ratios compare it with smtp-source in the same round. Ctrl-C ends the run and
+/// prints the table so far. Exit status 1 if a run failed, hung or lost mail.
 #[derive(Debug, Args)]
 #[command(after_help = TABLE_EXAMPLES)]
 pub(crate) struct TableArgs {
     /// Messages per run.
     #[arg(short, long, visible_short_alias = 'n', value_name = "N", value_parser = values::scenario_messages)]
     messages: u64,
-    /// Parallel sessions, a comma-separated list of numbers to run.
+    /// Numbers of parallel sessions to measure, separated by commas.
     #[arg(short, long, visible_short_alias = 'c', value_name = "N,N", value_delimiter = ',', required = true,
           value_parser = values::sessions)]
     sessions: Vec<u32>,
@@ -361,7 +362,7 @@ pub(crate) struct TableArgs {
     #[arg(long, value_name = "N,N", value_delimiter = ',', required = true, hide = true,
           value_parser = values::recipient_count)]
     recipients: Vec<u32>,
-    /// Sources to measure.
+    /// Programs to measure, which send the mail.
     #[arg(long, value_name = "TOOL,TOOL", value_delimiter = ',', value_enum, required = true, hide = true)]
     parties: Vec<SourceTool>,
     /// Sinks to which the sources send.
@@ -405,8 +406,7 @@ impl ChosenScenario {
 
 impl Measurement for TableArgs {
     fn run(self: Box<Self>, _name: &str) -> Result<TextReport> {
-        // Raise the limit of open files before the processes are started, so that they inherit it. Otherwise each
-        // process would raise its own limit, and some would do so during the run.
+        // Raise the limit of open files now, so that the processes inherit it and need not raise it while measuring.
         let max_sessions = self.sessions.iter().copied().max().unwrap_or_default();
         mailrun_net::open_files::raise(u64::from(max_sessions) + SPARE_FILES);
         let _awake = self.tables.keep_awake.begin(true)?;

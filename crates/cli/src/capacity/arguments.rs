@@ -1,4 +1,5 @@
-//! The arguments that `mailrun capacity` has for SMTP and for MADES: for the search, the demand and the results.
+//! The options that `mailrun capacity` has for both SMTP and MADES: how to search, for which demand to plan, and where
+//! to write the results.
 use crate::options;
 use crate::options::values;
 use anyhow::{Result, bail};
@@ -26,10 +27,10 @@ pub(crate) struct CapacityOutputArgs {
     /// Directory of the results, instead of a new one in mailrun-results.
     #[arg(long, value_name = "DIR", value_parser = values::directory)]
     pub(crate) out: Option<PathBuf>,
-    /// Name in reports.
+    /// Name of the search in reports.
     #[arg(long, value_name = "NAME", default_value = "capacity")]
     pub(crate) label: String,
-    /// Write the result as JSON to FILE; with - it goes to standard output, which then has nothing else.
+    /// Write the result as JSON to FILE; - is standard output, to which then nothing else is written.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Print the verdict alone.
@@ -41,10 +42,10 @@ pub(crate) struct CapacityOutputArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Search")]
 pub(crate) struct SearchArgs {
-    /// Search in a fifth of the time: trials of 2 s, bounds within 5 %.
+    /// Search in a fifth of the time, with trials of 2 s and bounds within 5 % instead of 2 %.
     #[arg(long, conflicts_with = "rfc2544")]
     quick: bool,
-    /// Search as RFC 2544 does: one trial of 60 s for each rate, none of which may be bad, by bisection.
+    /// Search by bisection as in RFC 2544: one trial of 60 s for each rate, which is rejected if it is bad.
     #[arg(long, requires = "max_rate")]
     rfc2544: bool,
     /// Lowest rate to try.
@@ -56,22 +57,22 @@ pub(crate) struct SearchArgs {
     /// Length of a trial [default: 5s; with --quick 2s, with --rfc2544 60s].
     #[arg(long, value_name = "TIME", value_parser = values::some_duration)]
     trial: Option<Duration>,
-    /// Longest time of all trials, without the confirmation [default: 20m; with --rfc2544 1h].
+    /// Maximum total time of all trials, without the confirmation [default: 20m; with --rfc2544 1h].
     #[arg(long, value_name = "TIME", value_parser = values::some_duration)]
     max_time: Option<Duration>,
-    /// Length of each of the three trials of the confirmation; 0s for none [default: 60s; with --quick 10s].
+    /// Length of each of the three confirmation trials; 0s skips them [default: 60s; with --quick 10s].
     #[arg(long, value_name = "TIME", value_parser = values::duration)]
     confirm: Option<Duration>,
 }
 
-/// The demand for which a plan is made.
+/// Options for the plan in the report, which says how many instances of the server a given peak rate needs.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Planning")]
 pub(crate) struct PlanningArgs {
-    /// Plan for this rate at the peak: instances and headroom.
+    /// Peak rate for which to plan the number of instances and their headroom.
     #[arg(long, value_name = "RATE", value_parser = values::rate)]
     peak: Option<f64>,
-    /// Share of its capacity with which each instance is to be loaded.
+    /// Share of its capacity that each instance may use, as a number from 0 to 1.
     #[arg(long, value_name = "SHARE", default_value = "0.6", value_parser = values::probability)]
     safety: f64,
     /// Plan for users who each cause this number of messages in the busy hour.
@@ -95,11 +96,8 @@ pub(crate) fn loss_goal(threshold: &Threshold) -> Result<LossGoal, String> {
 }
 
 impl PlanningArgs {
-    /// Returns the demand to plan for. Its `capacity_per_s` is 0 until the search has found the capacity.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if `--safety` is not above zero.
+    /// Returns the peak rate, the messages per user and the other inputs of the plan. The field `capacity_per_s` is 0,
+    /// because the search has yet to find the capacity. Fails if `--safety` is not above zero.
     pub(crate) fn inputs(&self) -> Result<PlanningInputs> {
         if self.safety <= 0.0 {
             bail!("--safety must be above zero");
@@ -119,8 +117,8 @@ impl CapacityOutputArgs {
         if self.quiet || self.json.is_some() { LiveMode::Off } else { LiveMode::Line }
     }
 
-    /// Tells the user how long the searches can take at most, unless they show progress, because a silent search would
-    /// look like a program that hangs.
+    /// If the searches show no progress, tells the user how long they can take at most. Without this text, a long
+    /// search would look like a program that hangs.
     pub(crate) fn announce(&self, course: &SearchCourse, searches: usize) {
         let trials = Duration::try_from_secs_f64(course.settings.time_limit_s).unwrap_or_default();
         let confirmation = course.confirm.unwrap_or_default() * CONFIRMATION_SHARES.len() as u32;
@@ -153,7 +151,7 @@ impl CapacityOutputArgs {
         }
     }
 
-    /// Prints text below the report. Does nothing if `--quiet` or `--json -` has suppressed the report.
+    /// Prints text such as a further table, unless `--quiet` or `--json -` has suppressed the report.
     pub(crate) fn print_more(&self, text: String) -> Result<()> {
         if self.has_text() && !self.quiet { say(text) } else { Ok(()) }
     }
@@ -165,18 +163,14 @@ impl CapacityOutputArgs {
 }
 
 impl SearchArgs {
-    /// Returns the settings of a search for these goals.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the lowest rate is not below the highest.
+    /// Derives settings from the options and the goals' limits. Fails if the lowest rate is not below the highest.
     pub(crate) fn settings_for(&self, goals: &[LossGoal]) -> Result<SearchSettings> {
         let settings = self.settings()?;
-        // Trials are made long enough for a growing backlog to reach this limit, the highest of the goals' latency
-        // limits. Leave out limits that even the longest trials cannot reach, or they would hide the others.
+        // In an overload, the backlog must grow until messages miss a goal's latency limit, so a trial lasts at least
+        // 20 times the longest limit. Ignore limits for which trials cannot last that long.
         let limits = goals.iter().filter_map(LossGoal::limit).map(|limit| limit.as_secs_f64());
         let goal_limit_s = limits.filter(|limit_s| settings.holds_limit(*limit_s)).fold(0.0, f64::max);
-        // Warn before the search, although the report will repeat the remark, because a search takes many minutes.
+        // Warn before the search about trials that are too short. The report repeats this only many minutes later.
         for remark in goals.iter().filter_map(|goal| short_trials_remark(goal, &settings)) {
             mailrun_process::tell!("mailrun: {remark}");
         }
@@ -217,7 +211,8 @@ pub(crate) fn worse_status(one: u8, other: u8) -> u8 {
     std::cmp::max_by_key(one, other, rank)
 }
 
-/// Refuses options that are paired with `true` because the user gave them: a search chooses their values.
+/// Returns an error if the user gave one of these options, because a search chooses their values itself. The boolean of
+/// an option is true if the user gave it.
 pub(crate) fn refuse_in_search(options: &[(bool, &str)]) -> Result<()> {
     match options.iter().find(|(is_set, _)| *is_set) {
         Some((_, option)) => {

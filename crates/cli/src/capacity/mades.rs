@@ -14,26 +14,25 @@ use mailrun_measurement::threshold::{LossGoal, RunProtocol, Threshold};
 use mailrun_process::party_options::{PartyOptions, TypedOptions};
 use std::process::ExitCode;
 
-/// Finds the highest rate that a MADES endpoint takes and still meets its goals
+/// Finds the highest rate at which a MADES endpoint still meets its goals
 ///
 /// Searches as mailrun capacity does, with trials of mailrun mades at open loop: a message later than a goal's limit
 /// counts as lost, and so does a rejected message. A message that has not arrived within --message-timeout ends the
 /// search.
 ///
-/// With --broker, measures an endpoint of yours. Without it, measures the stand-in for a pair of endpoints on this
-/// host.
+/// With --broker, measures an endpoint of yours. Without --broker, measures a simulated pair of endpoints on this host.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct CapacityMadesArgs {
     #[command(flatten)]
     typed: TypedOptions,
-    /// endpoint (ECP), toolbox (EDX), amqp (the broker only) or tracing
+    /// What is measured: endpoint (ECP), toolbox (EDX), amqp (the broker only) or tracing
     ///
-    /// The default is the mode of the plan, or endpoint.
+    /// The default is the mode in the file of --plan. Without a plan, it is the mode endpoint.
     #[arg(long, value_enum, value_name = "MODE")]
     mode: Option<MadesMode>,
-    /// Goal, repeatable: 'delivered.p99 < 2s', 'RECEIVED.within(60s) >= 95%', 'rejected <= 0.1%'. delivered = in the inbox;
-    /// RECEIVED = end to end [default: delivered.within(60s) >= 100%].
+    /// Goal, repeatable: 'delivered.p99 < 2s', 'RECEIVED.within(60s) >= 95%', 'rejected <= 0.1%'. delivered is the
+    /// arrival in the inbox, and RECEIVED the event of that name [default: delivered.within(60s) >= 100%].
     #[arg(long = "goal", value_name = "EXPRESSION", value_parser = goal, help_heading = "Search")]
     goals: Vec<Threshold>,
     #[command(flatten)]
@@ -108,8 +107,8 @@ impl CapacityMadesArgs {
         let bench = MadesBenchOptions {
             target: self.target()?,
             plan: toml::to_string(&plan).context("a plan is always TOML")?,
-            // Declare no ordered faults, so that messages which the stand-in was told to lose count as lost, as they
-            // would with a real endpoint.
+            // Pass no faults of the simulated endpoint to the bench, so that messages that the endpoint loses on
+            // purpose count as lost, as with a real endpoint.
             faults: Vec::new(),
             endpoint_options: PartyOptions::default(),
             bench_options,

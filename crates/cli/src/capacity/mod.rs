@@ -27,11 +27,12 @@ use std::time::Duration;
 /// mail counts as lost.
 const LOST_AFTER: Duration = Duration::from_secs(60);
 
-/// Finds the highest rate that a server takes and still meets its goals
+/// Finds the highest rate at which a server still meets its goals
 ///
-/// Searches by short trials at open loop (multiple loss ratio search, RFC 9971): a message later than a goal's limit counts as
-/// lost, and so does a rejected or missing one. A trial is bad also if the backlog behind the server grows. One stall spoils a
-/// trial, and not the search: a load is good if half of its trials are. Then confirms 80, 100 and 120 % of what was found.
+/// Searches by short trials at open loop (multiple loss ratio search, RFC 9971): a message later than a goal's limit
+/// counts as lost, and so does a rejected or missing one. A trial is also bad if the backlog behind the server grows.
+/// One stall spoils a trial but not the search, because a rate is good if half of its trials are. Then confirms the
+/// result with trials at 80, 100 and 120 % of the rate that was found.
 ///
 /// Without SERVER, measures mailrun's own sink, which shows the limit of this host. With --relay, measures a relay,
 /// which is started once for all trials.
@@ -45,7 +46,7 @@ pub(crate) struct CapacityArgs {
     typed: TypedOptions,
     #[command(subcommand)]
     other: Option<CapacitySubject>,
-    /// Server to measure, as for mailrun bench.
+    /// Server to measure, written as for mailrun bench.
     #[arg(value_name = "SERVER", value_parser = ServerArg::parse)]
     server: Option<ServerArg>,
     /// Goal, repeatable: 'delivered.p99 < 1s', 'accepted.max < 100ms', 'delivered.within(60s) >= 95%', 'rejected <=
@@ -54,15 +55,15 @@ pub(crate) struct CapacityArgs {
     goals: Vec<LossGoal>,
     #[command(flatten)]
     search: SearchArgs,
-    /// Pause in deliveries after which mail that SERVER accepted but did not deliver counts as lost and ends the
-    /// search, because SERVER's queue cannot be read; mail that arrives earlier is late. It must be longer than the
-    /// first retry of SERVER [default: 60s].
+    /// Pause in deliveries after which accepted mail that is still missing counts as lost, and the search ends. Mail
+    /// that arrives earlier counts as late. SERVER's queue cannot be read, so the pause must be longer than SERVER's
+    /// wait before its first retry [default: 60s].
     #[arg(long, value_name = "TIME", value_parser = values::some_duration, hide_short_help = true, help_heading = "Search")]
     lost_after: Option<Duration>,
     #[command(flatten)]
     planning: PlanningArgs,
-    /// Numbers of processors that the server under test gets, separated by commas: one search for each number. The
-    /// source and the sink of a relay keep all processors.
+    /// Numbers of processors to give the server under test, separated by commas. Each number gets a search of its own.
+    /// The source, and the sink behind a relay, may use all processors.
     #[arg(long, value_name = "N,N", value_delimiter = ',', value_parser = core_count, help_heading = "Planning")]
     server_cores: Vec<u32>,
     /// HTTP address of the mailrun sink that SERVER delivers to.
@@ -78,13 +79,13 @@ pub(crate) struct CapacityArgs {
     approach: ConnectionArgs,
     #[command(flatten)]
     output: CapacityOutputArgs,
-    /// Allow public addresses. Use it only with a server of your own.
+    /// Allow a server at a public address. Use it only with a server of your own.
     #[arg(long, env = "MAILRUN_ALLOW_PUBLIC", value_parser = clap::builder::FalseyValueParser::new(), hide_env = true,
           help_heading = "Connection")]
     allow_public: bool,
 }
 
-/// Subjects of a search that are not mail servers.
+/// Subcommands that search for the capacity of something other than a mail server.
 #[derive(Debug, Subcommand)]
 enum CapacitySubject {
     Mades(Box<CapacityMadesArgs>),
@@ -226,7 +227,7 @@ impl CapacityArgs {
 ///
 /// # Errors
 ///
-/// Fails if the user gave `--lost-after` although the result is `None`, because the option then has no effect.
+/// Fails if the user gave `--lost-after` but no pause is needed, because the option would have no effect.
 fn pause_of_loss(bench: &BenchOptions, typed: Option<Duration>) -> Result<Option<Duration>> {
     let is_hidden = match &bench.target {
         BenchTarget::OwnSink | BenchTarget::Relay(Relay::Mailrun(_)) => false,
@@ -241,8 +242,8 @@ fn pause_of_loss(bench: &BenchOptions, typed: Option<Duration>) -> Result<Option
     Ok(is_hidden.then(|| typed.unwrap_or(LOST_AFTER)))
 }
 
-/// Returns a single search, or one search for each number of processors. With several numbers, `cores-N` is added to
-/// the name and the directory of each search.
+/// Returns one search for each of the `counts` of processors, or a single search if there are no counts. With several
+/// counts, `cores-N` is added to the name and the directory of each search.
 fn searches(options: CapacityOptions, counts: &[u32]) -> Vec<(Option<u32>, CapacityOptions)> {
     if counts.is_empty() {
         return vec![(None, options)];

@@ -15,10 +15,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 const WIDTH: usize = 100;
-/// Minimum number of runs on each side with which a comparison gives a verdict.
+/// A comparison gives a verdict only if each side has at least this number of runs.
 const VERDICT_RUNS: usize = 5;
 
-/// Keeps the records of runs under a name, to compare later runs with
+/// Keeps the records of runs under a name, so that later runs can be compared with them
 ///
 /// A baseline is a directory of run.json files, without the traces of messages; it can be committed to a repository. The
 /// records name the host and the command line.
@@ -27,7 +27,7 @@ const VERDICT_RUNS: usize = 5;
 pub(crate) struct BaselineArgs {
     #[command(subcommand)]
     what: BaselineCommand,
-    /// Directory of the baselines.
+    /// Parent directory of all baselines.
     #[arg(long, value_name = "DIR", default_value = BASELINES, global = true)]
     dir: PathBuf,
 }
@@ -44,10 +44,10 @@ Exit status: 0 done; 2 it could not be done, and nothing was changed.";
 
 #[derive(Debug, Subcommand)]
 enum BaselineCommand {
-    /// Copies the records of runs
+    /// Saves the records of runs as a baseline
     ///
-    /// Without RUN it takes the newest run in mailrun-results. All runs must be of one load and one host. A run that did not
-    /// pass is refused.
+    /// Without RUN, the newest run in mailrun-results is saved. All runs must have the same load and the same host. A
+    /// run that did not pass is refused.
     #[command(after_help = "\
 Examples:
   mailrun baseline save main before/*
@@ -64,7 +64,7 @@ Example:
 Example:
   mailrun baseline show main")]
     Show {
-        /// Name of the baseline.
+        /// Name under which the baseline was saved.
         #[arg(value_name = "NAME")]
         name: BaselineName,
     },
@@ -73,7 +73,7 @@ Example:
 Example:
   mailrun baseline remove main")]
     Remove {
-        /// Name of the baseline.
+        /// Name under which the baseline was saved.
         #[arg(value_name = "NAME")]
         name: BaselineName,
     },
@@ -85,7 +85,7 @@ struct SaveBaselineArgs {
     /// Name of the baseline: letters, digits, -, _ and '.'.
     #[arg(value_name = "NAME")]
     name: BaselineName,
-    /// Runs: run directories, run.json files, or directories of runs.
+    /// Runs to save: run directories, run.json files, or directories of runs.
     #[arg(value_name = "RUN")]
     runs: Vec<PathBuf>,
     /// Replace an existing baseline of that name.

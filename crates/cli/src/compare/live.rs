@@ -20,23 +20,24 @@ const BUDGET: Duration = Duration::from_secs(120);
 const SCENARIO_ROUNDS: usize = 6;
 const SCENARIO_BUDGET: Duration = Duration::from_secs(86_400);
 
-/// Contestants that are run now and compared in rounds.
+/// Options for a comparison of contestants that are run now, in rounds.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Rounds")]
 pub(crate) struct CompareLiveArgs {
-    /// Contestant, repeatable: a load generator that sends {messages} messages of {size} bytes over {sessions} sessions
-    /// to {host} port {port}, mailrun's sink; or HOST:PORT, a server that mailrun's source sends to; or a scenario such
-    /// as relay-400, or its file. Words are split as a shell does; no shell is started.
+    /// Contestant, repeatable: a command, a server or a scenario. A command is a load generator that sends {messages}
+    /// messages of {size} bytes over {sessions} sessions to mailrun's sink at {host} port {port}. Its words are split
+    /// as a shell does, but no shell is started. A server is HOST:PORT, to which mailrun's source sends. A scenario is
+    /// a name such as relay-400, or a file.
     #[arg(long = "contestant", value_name = "NAME=COMMAND", conflicts_with_all = ["runs", "against"])]
     contestants: Vec<LiveCase>,
     /// Contestant with which the others are compared [default: the first].
     #[arg(long, value_name = "NAME", requires = "contestants", hide_short_help = true)]
     reference: Option<String>,
-    /// Compare a contestant with itself, which shows the noise of this host. Without --contestant it is mailrun's own
-    /// source.
+    /// Compare a contestant with itself, which shows the noise of this host. Without --contestant, mailrun's own source
+    /// is compared.
     #[arg(long = "self", conflicts_with_all = ["runs", "against", "reference"])]
     is_self: bool,
-    /// Recipient of the mail to servers [default: to@example.com].
+    /// Recipient address if contestants are servers [default: to@example.com].
     #[arg(long, visible_alias = "rcpt", value_name = "ADDRESS", requires = "contestants", hide_short_help = true)]
     to: Option<String>,
     /// HTTP address of the mailrun sink that the servers deliver to.
@@ -51,26 +52,27 @@ pub(crate) struct CompareLiveArgs {
     /// Address at which mailrun itself starts the sink that the servers deliver to.
     #[arg(long, value_name = "HOST:PORT", requires = "contestants", value_parser = values::tcp_address, hide_short_help = true)]
     sink_listen: Option<SocketAddr>,
-    /// Sessions of a contestant [default: 10].
+    /// Sessions of each contestant [default: 10].
     #[arg(short, long, visible_short_alias = 'c', value_name = "N", value_parser = values::sessions)]
     sessions: Option<u32>,
     /// Size of a message [default: 400].
     #[arg(short = 'l', long, value_name = "BYTES", value_parser = values::message_size)]
     message_size: Option<u64>,
-    /// Messages of a contestant in a round [default: as many as the fastest sends in about 0.4 s].
+    /// Messages that each contestant sends in a round [default: as many as the fastest sends in about 0.4 s].
     #[arg(short, long, visible_short_alias = 'n', value_name = "N", value_parser = values::some)]
     messages: Option<u64>,
-    /// Rounds that count [default: 80; of scenarios 6].
+    /// Rounds after the warm-up [default: 80; of scenarios 6].
     #[arg(long, value_name = "N", value_parser = values::some)]
     rounds: Option<u64>,
-    /// Time after which no round begins [default: 120s; of scenarios a day].
+    /// Time after which no further round begins [default: 120s; of scenarios a day].
     #[arg(long, value_name = "TIME", value_parser = values::some_duration)]
     budget: Option<Duration>,
-    /// End after half of the rounds if all is decided then. The risk of a false alarm is shared by both looks.
+    /// End after half of the rounds if every metric is decided by then. The two checks, at half and at the end, share
+    /// the risk of a false alarm.
     #[arg(long)]
     until_decided: bool,
-    /// Also count, under strace and in separate runs over one session, the bytes per message in each direction and, for
-    /// a load generator, the system calls and syncs per message.
+    /// Also count the bytes per message in each direction and, for a load generator, the system calls and syncs. The
+    /// counts come from separate runs over one session, under strace.
     #[arg(long, hide_short_help = true)]
     counts: bool,
     #[command(flatten)]
@@ -104,7 +106,7 @@ impl CompareLiveArgs {
         }
     }
 
-    /// Runs the rounds, and reports the result.
+    /// Lets the contestants run in rounds, prints how they compare, and writes the requested files.
     ///
     /// # Errors
     ///

@@ -14,30 +14,31 @@ use run_sides::{BASELINES, baseline_side, side};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Compares contestants in rounds, or stored runs with others: which figures are better, worse or the same, by how much
+/// Compares contestants in rounds, or stored runs, and tells which figures are better, worse or the same, by how much
 ///
 /// With --contestant: each contestant sends the same number of messages to one sink, in many short rounds, and the
-/// others are compared with the first. From 20 rounds on there is a verdict (signed ranks, sign flips, max-T). With RUN
-/// and --against, stored runs are compared:
+/// others are compared with the first. With 20 rounds or more, a permutation test gives each metric a verdict (signed
+/// ranks, sign flips, max-T). With RUN and --against or --baseline, stored runs are compared.
 ///
-/// The runs of both sides must be of one load and one host. Runs of another load or host are refused, and the other
-/// runs are compared. From five runs a side there is a verdict, with 5 % false alarms for all metrics together (rank
-/// tests by permutation, max-T). Runs that lost mail or were invalid do not count. The sides were measured at different
-/// times: what changed on the host in between looks like a difference of the server.
+/// The runs of both sides must have the same load and host. Runs with another load or host are refused, and the
+/// remaining runs are compared. With five runs or more on each side, there is a verdict, with a 5 % risk of a false
+/// alarm for all metrics together (rank tests by permutation, max-T). Runs that lost mail or were invalid do not count.
+/// The sides were measured at different times, so a change of the host in between looks like a difference between the
+/// servers.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct CompareArgs {
-    /// Runs: run directories, run.json files, or directories of runs.
+    /// Runs to compare: run directories, run.json files, or directories of runs.
     #[arg(value_name = "RUN", required_unless_present_any = ["contestants", "is_self"])]
     runs: Vec<PathBuf>,
     /// Runs to compare RUN with.
     #[arg(long, value_name = "RUN", num_args = 1.., conflicts_with = "baseline",
           required_unless_present_any = ["baseline", "contestants", "is_self"])]
     against: Vec<PathBuf>,
-    /// Baseline to compare RUN with, as mailrun baseline save made it.
+    /// Baseline to compare RUN with, made by mailrun baseline save.
     #[arg(long, value_name = "NAME")]
     baseline: Option<BaselineName>,
-    /// Directory of the baselines.
+    /// Parent directory of all baselines.
     #[arg(long, value_name = "DIR", default_value = BASELINES, requires = "baseline")]
     baseline_dir: PathBuf,
     #[command(flatten)]

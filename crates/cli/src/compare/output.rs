@@ -19,11 +19,11 @@ const WIDTH: usize = 100;
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Results")]
 pub(crate) struct CompareOutputArgs {
-    /// Share within which two figures count as the same.
+    /// Largest difference at which two figures count as the same.
     #[arg(long, value_name = "PERCENT", default_value = "2%", value_parser = percent)]
     pub(crate) margin: f64,
-    /// Fail if a figure is worse by this share or more and that is proven, or if a run fails as none of the others did; exit
-    /// status 3 if it cannot be decided.
+    /// Fail if a figure is proven to be worse by this share or more, or if a run fails for a reason that the other side
+    /// does not have. The exit status is 3 if this cannot be decided.
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     pub(crate) fail_on_regression: Option<f64>,
     /// Exit with status 3 if a figure is undecided, even without --fail-on-regression.
@@ -32,7 +32,7 @@ pub(crate) struct CompareOutputArgs {
     /// Write the comparison as JSON to FILE; - is standard output.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Write the comparison as a page to FILE: intervals, and the curves of all sides over each other.
+    /// Write the comparison as an HTML page to FILE, with intervals and the overlaid curves of all sides.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 }
@@ -45,7 +45,7 @@ fn percent(text: &str) -> Result<f64, String> {
 }
 
 impl CompareOutputArgs {
-    /// Returns true if the JSON goes to standard output, because no other text may be printed there.
+    /// Returns true if the JSON goes to standard output. Text that is printed there would make the JSON invalid.
     pub(crate) fn is_json_out(&self) -> bool {
         self.json.as_deref().is_some_and(is_standard_output)
     }
@@ -63,8 +63,8 @@ impl CompareOutputArgs {
         json.into_iter().chain(&self.html).try_for_each(|path| output_file::check(path))
     }
 
-    /// Writes the files, prints the text, and returns the exit status. Runs that were refused are listed on standard
-    /// error.
+    /// Writes the JSON and the HTML page, prints the comparison as text, and returns the exit status. Runs that were
+    /// refused are listed on standard error.
     pub(crate) fn finish(&self, mut page: ComparisonPage, json: &impl Serialize) -> Result<ExitCode> {
         if self.strict && page.outcome.is_none() && !page.is_decided() {
             page.outcome = Some((Outcome::Inconclusive, page.summary()));

@@ -1,4 +1,4 @@
-//! Reads the sides of a comparison. A side consists of stored runs, which are named by their paths or as a baseline.
+//! Reads the stored runs of both sides for `mailrun compare`. The user names them by their paths, or as a baseline.
 use anyhow::Result;
 use mailrun_bench::stored::{BaselineDirectory, BaselineName, StoredRun, read_runs};
 use mailrun_compare::RunSide;
@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 pub(crate) const BASELINES: &str = "mailrun-baselines";
 
-/// Reads the runs of a side. An unreadable run does not fail the comparison: its error is kept with the side and shown
-/// later.
+/// Reads all runs at or below these paths as one side of a comparison. An unreadable run does not fail the comparison:
+/// its error is kept with the side and shown later.
 pub(crate) fn side(name: &str, paths: &[PathBuf]) -> RunSide {
     let read = paths.iter().flat_map(|path| read_runs(path));
     let title = common_directory(paths);
@@ -38,11 +38,6 @@ fn common_directory(paths: &[PathBuf]) -> String {
     common.display().to_string()
 }
 
-/// Returns the runs of a baseline as one side of a comparison.
-///
-/// # Errors
-///
-/// Returns an error if there is no such baseline.
 pub(crate) fn baseline_side(baselines: &BaselineDirectory, name: &BaselineName) -> Result<RunSide> {
     let title = format!("baseline {name}");
     let mut side = RunSide { name: title.clone(), title, ..RunSide::default() };

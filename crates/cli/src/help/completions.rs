@@ -21,7 +21,8 @@ Examples:
 Exit status: 0 done.";
 
 impl CompletionsArgs {
-    /// Prints the script. `whole` must be the program's command, because the script completes all its subcommands.
+    /// Prints the completion script. `whole` must be the top-level command, because the script completes all
+    /// subcommands.
     pub(crate) fn run(self, whole: &mut Command) -> Result<ExitCode> {
         crate::report::messages::say(&script(self.shell, whole))?;
         Ok(ExitCode::SUCCESS)

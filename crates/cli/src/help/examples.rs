@@ -3,7 +3,7 @@ use crate::Cli;
 use crate::help::summary;
 use clap::Command;
 
-/// Number of lines of help that fit a terminal with 24 lines, because the prompt needs one line.
+/// Maximum number of lines of a help text. A terminal of 24 lines shows this many lines above the prompt.
 const SCREEN_LINES: usize = 23;
 
 const SHORT_HELP_COMMANDS: [&str; 3] = ["relay", "queue", "spool"];
@@ -30,7 +30,7 @@ fn words(line: &str) -> Vec<String> {
                 }
                 continue;
             }
-            // Two or more blanks end the command, because only a remark follows them.
+            // Stop at two or more blanks, because they separate an example's command from a remark about it.
             (None, _) if spaces > 1 => break,
             (None, '|' | '>' | '&' | '#') if words.last().is_some_and(String::is_empty) => break,
             _ => words.last_mut().expect("there is one").push(letter),

@@ -27,7 +27,7 @@ Examples:
 
 Exit status: 0 done; 2 a page could not be written.";
 
-/// Sections of a manual page that come from the help text below the options.
+/// The sections at the end of a manual page. Their text is the part of the help below a command's options.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct EndSections {
     examples: Vec<String>,
@@ -76,7 +76,7 @@ fn names_of(command: &Command) -> Vec<String> {
     visible_commands(command).map(display_name).collect()
 }
 
-/// Renders the page of a command. `usual` becomes the section EXIT STATUS if the command's help has none.
+/// Renders a manual page. If the command's help says nothing about the exit status, the page has the lines of `usual`.
 fn page(command: &Command, usual: &[String], others: &[String]) -> Result<String> {
     let name = display_name(command);
     let without_end = command.clone().after_help(None::<&str>).after_long_help(None::<&str>);
@@ -95,7 +95,7 @@ fn page(command: &Command, usual: &[String], others: &[String]) -> Result<String
     String::from_utf8(bytes).map_err(|error| io::Error::other(error).into())
 }
 
-/// Adds a section, unless there are no lines. The lines are not reflowed, because they contain examples.
+/// Adds a section, unless it has no lines. Tells roff not to join the lines (`nf`), because they may be examples.
 fn push_section(page: &mut Roff, heading: &str, lines: &[String]) {
     if lines.is_empty() {
         return;
@@ -129,7 +129,7 @@ impl EndSections {
                 current.extend(non_empty(rest));
                 continue;
             }
-            // After an empty line, text without an indent ends the section before it and belongs to the notes.
+            // Text without an indent after an empty line ends the current section. Such text goes to the section NOTES.
             if begins_text {
                 current = &mut sections.notes;
             }

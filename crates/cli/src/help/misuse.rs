@@ -17,7 +17,7 @@ const ALTERNATIVES: [(&str, &str); 5] = [
 ];
 
 /// Describes a mistake on the command line in one sentence, without clap's line breaks and tips. `whole` must be the
-/// command of the program, with all its subcommands.
+/// command `mailrun` with all its subcommands, because the sentence may name another subcommand that has the option.
 pub(crate) fn sentence(error: &clap::Error, typed: &[OsString], whole: &Command) -> String {
     if error.kind() == ErrorKind::Io {
         // The error is about a scenario file, and its text already names the place of the mistake, so keep the text.
@@ -163,7 +163,8 @@ fn invalid_value(error: &clap::Error, typed: &[OsString]) -> Option<String> {
     }
     let is_said = reason.contains(&value) || value.is_empty();
     Some(match (name, is_said) {
-        // A positional argument has no option name with which the message could begin.
+        // A positional argument has no option name, so the error message begins with the rejected value, or with the
+        // reason if the reason already contains the value.
         ("", true) => reason,
         ("", false) => format!("{value:?}: {reason}"),
         (name, true) => format!("{name}: {reason}"),
@@ -228,8 +229,8 @@ fn with_suggestion(text: String, name: &str, known: Option<&str>) -> String {
     }
 }
 
-/// Returns the command that the mistake is about, which clap tells only in its usage line. For example, returns `bench
-/// mades` for `Usage: mailrun bench mades [OPTIONS]`.
+/// Returns the name of the subcommand with the mistake. clap gives this name only in the usage line of its error. For
+/// example, returns `bench mades` for `Usage: mailrun bench mades [OPTIONS]`.
 fn path(error: &clap::Error) -> String {
     let usage = error.get(ContextKind::Usage).map(ToString::to_string).unwrap_or_default();
     let words = usage.split_whitespace().skip_while(|word| *word != "mailrun").skip(1);

@@ -21,7 +21,7 @@ use std::process::ExitCode;
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct InstallLinksArgs {
-    /// Directory for the links; it must come before the original programs in PATH.
+    /// Directory for the links to mailrun; in PATH, it must precede the original programs.
     #[arg(value_name = "DIR")]
     directory: PathBuf,
 }

@@ -1,15 +1,15 @@
 //! Finds our option for an option that a user knows from another tool (swaks, smtp-source, smtp-sink, wrk, oha, ab, k6,
-//! vegeta, curl) or from another of our commands. In all functions, `whole` is the command of the program, with all its
-//! subcommands.
+//! vegeta, curl) or from another of our commands. The parameter `whole` of the functions is clap's command `mailrun`,
+//! with all its subcommands.
 use clap::{Arg, Command};
 
-/// Names that an option has in other tools, and our option that does the same. The advice is given only for commands
-/// that have our option.
+/// Names that an option has in other tools, and our option that does the same. Our option is suggested only for
+/// commands that have it.
 type OptionAlias = (&'static [&'static str], &'static str);
 
 const MADES_COMMANDS: [&str; 4] = ["mades", "mades-endpoint", "bench mades", "bench mades-compare"];
 
-/// Options of other tools that send mail, for our own commands that send mail.
+/// Options of tools that send mail, each with the option that does the same in our commands that send mail.
 const SENDER_NAMES: &[OptionAlias] = &[
     (&["--connections", "--concurrency", "--vus", "--parallel", "--users", "--max-workers"], "--sessions"),
     (&["-u"], "--sessions (as in k6 and Locust) or --user (as in curl)"),
@@ -75,8 +75,8 @@ const SENDER_NAMES: &[OptionAlias] = &[
     ),
 ];
 
-/// Options of swaks, for `send`. Other options of swaks are missing here because they are in `SENDER_NAMES`, or because
-/// we have options of the same name.
+/// Advice for options of swaks that our command `send` lacks. Options that `SENDER_NAMES` already covers are not
+/// repeated here.
 const SEND_NAMES: &[OptionAlias] = &[
     (&["-s"], "SERVER without an option"),
     (&["-t"], "--to"),
@@ -146,8 +146,8 @@ const SINK_NAMES: &[OptionAlias] = &[
     (&["--silent"], "--quiet"),
 ];
 
-/// Options for faults, most of them of `mades-endpoint`, for users who type them at a command that has `--fault`
-/// instead.
+/// Options for faults, most of them from `mades-endpoint`. Users may try them with the sink or with commands that send
+/// mail, which have `--fault` for all faults.
 const FAULT_NAMES: &[OptionAlias] = &[
     (&["--drop"], "--fault 'drop 1%'"),
     (&["--duplicate"], "--fault 'duplicate 1%'"),
@@ -159,7 +159,7 @@ const FAULT_NAMES: &[OptionAlias] = &[
     (&["--directed"], "--fault directed"),
 ];
 
-/// Options of go-mades-bench and other tools, for our commands that speak AMQP.
+/// Options of go-mades-bench and other tools, each with the option that does the same in our commands that speak AMQP.
 const MADES_NAMES: &[OptionAlias] = &[
     (&["--outbox-url", "--url", "--server"], "--broker"),
     (&["--inbox-url"], "--inbox-broker"),
@@ -182,15 +182,15 @@ const REPORT_NAMES: &[OptionAlias] = &[(&["--type"], "--format")];
 
 const RELAY_NAMES: &[OptionAlias] = &[(&["--relayhost"], "--to")];
 
-/// Options of other tools for which several of our commands have a counterpart.
+/// Options of other tools, each with the name that several of our commands have for it.
 const COMMON_NAMES: &[OptionAlias] = &[
     (&["--ca"], "--cacert"),
     (&["--sni"], "--tls-name"),
     (&["--password"], "--password-file FILE or the environment variable MAILRUN_PASSWORD"),
 ];
 
-/// Advice for our commands that speak AMQP: the options that a user may try, our option to use instead, and an
-/// explanation. The advice is given only for commands that have our option.
+/// Advice on options that our commands for AMQP do not have. Each row has options that a user may try, our option to
+/// use instead, and the advice. A row applies only to commands that have our option.
 const EXPLANATIONS: &[(&[&str], &str, &str)] = &[
     (
         &["-s", "-c", "--sessions", "--connections", "--concurrency"],
@@ -222,7 +222,7 @@ const EXPLANATIONS: &[(&[&str], &str, &str)] = &[
     (&["--to", "--rcpt"], "--receiver", "messages have a receiver, --receiver CODE; the broker is --broker URL"),
 ];
 
-/// Options of other tools that our commands for sending mail do not need, and the reason.
+/// Options of other tools that users can leave out when they send mail with our commands, each with the reason.
 const NEEDLESS: &[(&[&str], &str)] = &[
     (&["--headless", "--only-summary", "--autostart"], "the report is printed in the terminal"),
     (&["--spawn-rate"], "all sessions start at once"),
@@ -257,8 +257,8 @@ pub(crate) fn advice_on(whole: &Command, path: &str, typed: &str) -> Option<Stri
     explained().or_else(renamed).or_else(needless)
 }
 
-/// Returns our option for another tool's option. `typed` must be the whole word, such as `-au`, although clap reads
-/// only `-a` of it.
+/// Returns the option of our command `path` that corresponds to an option of another tool. `typed` must be the whole
+/// word, such as `-au`, although clap reads only `-a` of it.
 pub(crate) fn our_name(whole: &Command, path: &str, typed: &str) -> Option<&'static str> {
     let row = tables(path)
         .iter()
@@ -268,7 +268,7 @@ pub(crate) fn our_name(whole: &Command, path: &str, typed: &str) -> Option<&'sta
     row.map(|(_, ours)| *ours)
 }
 
-/// Returns our command for a command of another tool, or for a command that has moved to `mailrun locust`.
+/// Returns what to use instead of another tool's command, such as `attack`, or of one that is now in `mailrun locust`.
 pub(crate) fn our_command(typed: &str) -> Option<&'static str> {
     match typed {
         "worker" => Some("mailrun locust worker"),
@@ -289,7 +289,7 @@ fn sends_mail(path: &str) -> bool {
     is_bench || ["send", "source", "capacity"].contains(&path)
 }
 
-/// Returns the tables in which to look up an option that the command does not have. Earlier tables take precedence.
+/// Returns the tables for an option that the command lacks. The first table that has the option decides.
 fn tables(path: &str) -> &'static [&'static [OptionAlias]] {
     match path {
         path if MADES_COMMANDS.contains(&path) => &[MADES_NAMES, COMMON_NAMES],
@@ -302,8 +302,8 @@ fn tables(path: &str) -> &'static [&'static [OptionAlias]] {
     }
 }
 
-/// Returns true if the command has the option that the advice names. Advice that names no option, such as "SERVER
-/// without an option", always applies.
+/// Returns true if the command `path` has our option, which the advice names. Advice that names no option, such as
+/// "SERVER without an option", always applies.
 fn is_applicable(whole: &Command, path: &str, advice: &str) -> bool {
     let option = advice.split([' ', ',']).find(|word| word.starts_with("--"));
     option.is_none_or(|option| has(whole, path, option))
@@ -321,8 +321,8 @@ pub(crate) fn has(whole: &Command, path: &str, option: &str) -> bool {
     subcommand.is_some_and(|command| command.get_arguments().any(is_meant))
 }
 
-/// Returns a sentence that names our commands with this option. Subcommands, such as `bench backlog`, are named only if
-/// no other command has the option.
+/// Returns a sentence that tells the user which of our commands have the option `typed`. Subcommands, such as `bench
+/// backlog`, are named only if no other command has the option.
 pub(crate) fn commands_with(whole: &Command, typed: &str) -> Option<String> {
     let name = typed.split('=').next()?.strip_prefix("--")?;
     let has = |command: &&Command| {

@@ -134,7 +134,7 @@ fn name_and_value(option: &Arg) -> String {
     }
 }
 
-/// Adds a name with its description beside it. If the name is too long, the description follows on the next line.
+/// Adds a row of help: a name and its description, which begins on the next line if the name is too long.
 fn push_row(text: &mut String, name: &str, about: &str) {
     let indent = " ".repeat(TEXT_COLUMN);
     let is_long = name.chars().count() + 2 > TEXT_COLUMN;

@@ -19,8 +19,8 @@ const HOW_TO_INSTALL: &str = "Locust is not installed here: `pip install locust`
 
 /// Runs Locust as the master of mailrun's workers, with a test from a TOML file
 ///
-/// Locust itself is installed separately, on this host only. Exit status, as Locust sets it with the locustfile: 0 if
-/// the test passed, 1 if messages failed or a threshold was missed, 3 if reports were lost.
+/// Locust itself must be installed on this host, but not on the workers. The exit status is Locust's: 0 if the test
+/// passed, 1 if messages failed or a threshold was missed, 3 if reports were lost.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct MasterArgs {

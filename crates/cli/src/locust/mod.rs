@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::{Args, Subcommand};
 use std::process::ExitCode;
 
-/// Load from many hosts under a Locust master: its locustfile, the master, its workers
+/// Sends load from many hosts: prints a locustfile, runs a Locust master, or runs one of its workers
 #[derive(Debug, Args)]
 #[command(arg_required_else_help = true)]
 pub(crate) struct LocustArgs {
@@ -24,8 +24,8 @@ enum LocustCommand {
 
 /// Prints the locustfile for a Locust master of mailrun's workers
 ///
-/// It turns stages into a shape with a drain at its end, merges the workers' exact histograms, judges thresholds and
-/// sets the exit status.
+/// The locustfile turns stages into a load shape that waits for mail in transit at its end. It also merges the exact
+/// histograms of the workers, checks thresholds and sets the exit status.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 struct LocustfileArgs {}

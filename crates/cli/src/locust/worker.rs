@@ -12,11 +12,12 @@ use mailrun_measurement::record::Arrival;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Sends mail for a Locust master: each user is a session, or a share of the rate
+/// Sends mail for a Locust master: each user is a session or, with --rate, adds to the rate
 ///
-/// Each test of the master is a load here. Closed loop by default: this worker runs as many sessions as the master
-/// gives it users. With --rate the loop is open, and each user adds to the rate. In the master's statistics, the
-/// aggregate counts whole messages, and each phase has a row. Runs until the master quits, or until SIGINT or SIGTERM.
+/// When the master starts a test, this worker starts a load. By default the load is a closed loop, in which this worker
+/// runs as many sessions as the master gives it users. With --rate the loop is open, and each user adds to the rate. In
+/// the master's statistics, the aggregate counts whole messages, and each phase has a row. The worker runs until the
+/// master quits, or until it gets SIGINT or SIGTERM.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct WorkerArgs {
@@ -51,11 +52,11 @@ struct LinkArgs {
     #[arg(long, value_name = "PORT", env = "LOCUST_MASTER_NODE_PORT", hide_env = true, default_value = "5557",
           value_parser = clap::value_parser!(u16).range(1..))]
     master_port: u16,
-    /// End with status 2 if there is no master for this long. Load without a master ends after a minute.
+    /// Exit with status 2 if there is no master for this long. A running load ends a minute after its master is lost.
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = values::some_duration)]
     master_timeout: Duration,
-    /// Server that the master may name as host, besides SERVER; repeatable. Others are refused: anybody who reaches the
-    /// master's port can name one.
+    /// Server that the master may name as host, besides SERVER; repeatable. Other servers are refused, because anybody
+    /// who reaches the master's port can name a server.
     #[arg(long, value_name = "SERVER")]
     allow_target: Vec<String>,
     /// Maximum number of users that a master can ask for.
@@ -66,7 +67,6 @@ struct LinkArgs {
     drain: Duration,
 }
 
-/// Options of an open loop.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Load")]
 struct PaceArgs {
@@ -114,11 +114,8 @@ impl WorkerArgs {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Returns the names of the servers that the master may name.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if a server cannot be looked up, or if load must not be sent to it.
+    /// Returns SERVER and the servers of `--allow-target`, to which a master may direct load, in the form of
+    /// `server_name`. Fails if a server cannot be looked up or is public without `--allow-public`.
     fn targets(&self) -> Result<Vec<String>> {
         let allowed = self
             .link
@@ -138,8 +135,8 @@ impl WorkerArgs {
         if self.allow_public { AllowedTargets::Public } else { AllowedTargets::Local }
     }
 
-    /// Returns the options for the load of a test. The load goes to the server that the master has named or, if it has
-    /// named none, to the server on the command line.
+    /// Returns the options with which the source runs when the master starts a test. The load goes to the server that
+    /// the master has named or, if it has named none, to the server on the command line.
     fn load(&self, host: Option<&str>) -> Result<SourceOptions> {
         let named =
             host.map(|host| ServerArg::parse(host).map_err(|reason| anyhow!("{host}: {reason}"))).transpose()?;
@@ -155,8 +152,9 @@ impl WorkerArgs {
     }
 }
 
-/// Returns the same name for all ways to write a server. The scheme is a part of the name, because the master must not
-/// turn off TLS. Upper and lower case are the same in the name of a host, but not in a path.
+/// Returns a name by which servers are compared: all spellings of a server give the same name. The name includes the
+/// scheme, so that a master cannot turn off TLS by naming the same host without `smtps://`. Upper and lower case are
+/// the same in the name of a host, but not in a path.
 fn server_name(server: &ServerArg) -> String {
     let is_path = server.address().starts_with("unix:");
     if is_path { server.url() } else { server.url().to_ascii_lowercase() }
@@ -187,7 +185,7 @@ mod tests {
             ("unix:/Run/smtp.sock", "unix:/Run/smtp.sock", true),
             ("lmtp:unix:/run/lmtp.sock", "lmtp:unix:/run/lmtp.sock", true),
             ("127.0.0.1 --allow-target smtps://127.0.0.2", "smtps://127.0.0.2", true),
-            // The master must not turn off TLS or LMTP.
+            // The master must not leave out the scheme that the user typed, because this would turn off TLS or LMTP.
             ("smtps://127.0.0.1", "127.0.0.1:465", false),
             ("127.0.0.1 --allow-target smtps://127.0.0.2", "127.0.0.2:465", false),
             ("lmtp://127.0.0.1", "127.0.0.1:24", false),

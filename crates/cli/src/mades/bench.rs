@@ -29,22 +29,22 @@ delay = 'exp:5ms'
 const DEFAULT_RATE_PER_S: f64 = 500.0;
 const DEFAULT_DURATION: Duration = Duration::from_secs(8);
 
-/// Measures MADES on this host, with a stand-in for the endpoints
+/// Measures MADES on this host, with simulated endpoints
 ///
-/// Sends messages through a stand-in for a pair of ECP endpoints, and compares what both saw.
+/// Sends messages through a simulated pair of ECP endpoints, and compares the counts of sender and endpoints.
 ///
-/// Requires no other software: the stand-in is its own broker. Without options: 500 messages per second for eight
-/// seconds, over a network with a delay of about 20 ms. Writes mailrun-results/TIME-NAME/ with run.json, report.md,
-/// report.html, the plan and the log of the stand-in. Exit status 1 if a message is lost, duplicated or corrupt, or if the
-/// two disagree.
+/// No other software is required, because the simulated endpoints are their own broker. The default load is 500
+/// messages per second for eight seconds, over a network with a delay of about 20 ms. Writes mailrun-results/TIME-NAME/
+/// with run.json, report.md, report.html, the plan and the log of the simulated endpoints. Exit status 1 if a message
+/// is lost, duplicated or corrupt, or if the counts disagree.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct MadesBenchArgs {
     #[command(flatten)]
     typed: TypedOptions,
-    /// endpoint (ECP), toolbox (EDX), amqp (the broker only) or tracing
+    /// What is measured: endpoint (ECP), toolbox (EDX), amqp (the broker only) or tracing
     ///
-    /// The default is the mode of the plan, or endpoint.
+    /// The default is the mode in the TOML file of --plan, or endpoint if no file sets a mode.
     #[arg(long, value_enum, value_name = "MODE")]
     mode: Option<MadesMode>,
     #[command(flatten)]
@@ -55,7 +55,7 @@ pub(crate) struct MadesBenchArgs {
     message_timeout: Duration,
     #[command(flatten)]
     stand_in: StandInArgs,
-    /// Write what the stand-in did with each message to FILE, one line of JSON per message.
+    /// Write what the simulated endpoints did with each message to FILE, one line of JSON per message.
     #[arg(long, value_name = "FILE", hide_short_help = true, help_heading = "Stand-in for the endpoints")]
     log_messages: Option<PathBuf>,
     #[command(flatten)]
@@ -68,7 +68,7 @@ pub(crate) struct MadesBenchArgs {
     report: ReportArgs,
     /// Run directory [default: a new one]
     ///
-    /// The new one is mailrun-results/TIME-NAME.
+    /// The new directory is mailrun-results/TIME-NAME.
     #[arg(long, value_name = "DIR", value_parser = values::directory, help_heading = "Results")]
     out: Option<PathBuf>,
     /// Name of the run in reports.
@@ -76,20 +76,21 @@ pub(crate) struct MadesBenchArgs {
     label: String,
 }
 
-/// Options of the stand-in for the endpoints.
+/// Options that choose how the stand-in, a pair of simulated endpoints, behaves.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Stand-in for the endpoints")]
 pub(crate) struct StandInArgs {
-    /// ideal, ecp-2022 or custom-1563
+    /// Built-in plan: ideal, ecp-2022 or custom-1563
     ///
-    /// A built-in plan: ecp-2022 carries 10.8, 7.3 and 6.5 msg/s, custom-1563 1,563 msg/s, ideal all. Without --preset and
-    /// --plan, every rate is carried, with random delays of about 2 to 20 ms for each step.
+    /// ecp-2022 has the maximum rates of an ECP endpoint in 2022: 10.8 replies, 7.3 deliveries and 6.5 acknowledgements
+    /// per second. custom-1563 delivers up to 1,563 messages per second, and ideal has no limit. Without --preset and
+    /// --plan, the rate has no limit either, but each step takes a random delay of about 2 to 20 ms.
     #[arg(long, value_name = "NAME", value_parser = clap::builder::PossibleValuesParser::new(PRESETS),
           hide_possible_values = true)]
     preset: Option<String>,
-    /// Plan of the stand-in (TOML)
+    /// TOML file: how the simulated endpoints behave
     ///
-    /// mailrun mades-endpoint --help prints one. Its mode and seed are also those of the load.
+    /// mailrun mades-endpoint --help prints an example plan. The mode and the seed of this plan also apply to the load.
     #[arg(long, value_name = "FILE")]
     plan: Option<PathBuf>,
 }
@@ -154,8 +155,8 @@ impl MadesBenchArgs {
         }
     }
 
-    /// Refuses options that have no effect in this mode, such as those of the stand-in in mode amqp.
-    /// `complete_plan` refuses options whose effect depends on the plan.
+    /// Refuses options that have no effect in this mode, such as options of the simulated endpoint in mode amqp, which
+    /// has no endpoint. `complete_plan` refuses options whose effect depends on the plan.
     fn check_effects(&self, mode: MadesMode) -> Result<()> {
         self.load.check_effects()?;
         self.load.check_acknowledge(mode)?;
@@ -166,7 +167,8 @@ impl MadesBenchArgs {
         options::refuse_all(&of_stand_in, "in mode amqp, which has no endpoint; add --mode endpoint")
     }
 
-    /// Returns the mode of the run and the plan of the stand-in. Fails if an option has no effect on them.
+    /// Returns the mode of the run and the plan of the simulated endpoint. Fails if an option has no effect on this
+    /// run.
     fn mode_and_plan(&mut self) -> Result<(MadesMode, SimulatorPlan)> {
         let (mode, plan) = self.stand_in.mode_and_plan(self.mode)?;
         self.load.check_thresholds(mode)?;
@@ -176,18 +178,19 @@ impl MadesBenchArgs {
     }
 }
 
-/// Returns the options of the simulated endpoint that the user gave. A run without a simulation refuses them.
+/// Returns the options of the simulated endpoint that the user gave. If the run uses no simulated endpoint, the caller
+/// refuses them.
 pub(crate) fn typed_stand_in(typed: &TypedOptions) -> PartyOptions {
     typed.of::<StandInArgs>().and(typed.of::<NetworkArgs>()).and(typed.of::<EndpointFaultArgs>())
 }
 
 impl StandInArgs {
-    /// Returns the mode of the run, and the plan of the preset and the file. If the user typed no mode, the plan
-    /// determines it.
+    /// Returns the mode of the run, and the plan of `--preset` as changed by the file of `--plan`. Without `--mode`,
+    /// this plan determines the mode.
     ///
     /// # Errors
     ///
-    /// Returns an error if the file cannot be read, or if it sets another mode than the user typed.
+    /// Returns an error if the file cannot be read, or if `--mode` and the file set different modes.
     pub(crate) fn mode_and_plan(&self, typed: Option<MadesMode>) -> Result<(MadesMode, SimulatorPlan)> {
         let usual = || toml::from_str(DEFAULT_PLAN).expect("the plan is a constant, and a test reads it");
         let mut plan = match (&self.preset, &self.plan) {
@@ -195,7 +198,7 @@ impl StandInArgs {
             (None, Some(_)) => SimulatorPlan::default(),
             (None, None) => usual(),
         };
-        // Set the mode before the file is read, so that it applies to a file that sets no mode.
+        // Apply `--mode` before the plan file is read, so that a file that sets no mode keeps the mode of `--mode`.
         plan.mode = typed.map_or(plan.mode, endpoint_mode);
         if let Some(path) = &self.plan {
             plan = read_plan(path, &plan)?;
@@ -208,7 +211,8 @@ impl StandInArgs {
     }
 }
 
-/// Returns the mode of the stand-in for a run of this mode. A run in mode amqp uses only the broker of the stand-in.
+/// Converts the mode of the bench into the mode of the simulated endpoints. In mode amqp, the bench uses only the
+/// endpoints' broker, so their mode does not matter, and `Endpoint` is returned.
 fn endpoint_mode(mode: MadesMode) -> EndpointMode {
     match mode {
         MadesMode::Endpoint | MadesMode::Amqp => EndpointMode::Endpoint,
@@ -217,7 +221,8 @@ fn endpoint_mode(mode: MadesMode) -> EndpointMode {
     }
 }
 
-/// Applies the options to the plan of the stand-in. Unless the user typed a seed, the load gets the seed of the plan.
+/// Applies the options to the plan of the simulated endpoint. Unless the user typed a seed, the load gets the seed of
+/// the plan.
 ///
 /// # Errors
 ///

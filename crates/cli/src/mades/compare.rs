@@ -25,58 +25,58 @@ const DEFAULT_PASSWORD: &str = "password";
 
 /// Measures go-mades-bench and `mailrun mades` side by side
 ///
-/// Runs both in turns, with the same durable messages and the same number of outstanding sends, through the stand-in
-/// for an ECP endpoint with queues of its own, or a broker of yours. --compare chooses other tools. Rates and latencies
-/// come from each one's own report; CPU time and memory count the whole process. go-mades-bench waits forever for a
-/// lost message: --max-time ends it. Ctrl-C ends the run and prints the table so far. Exit status 1 if a run failed,
-/// hung or lost messages.
+/// The two programs run in turns, with the same durable messages and the same number of outstanding sends. The messages
+/// pass through a simulated ECP endpoint with its own queues, or through your broker (--broker). --compare chooses
+/// other tools. Rates and latencies come from each tool's own report, but CPU time and memory count the whole process.
+/// go-mades-bench waits forever for a lost message, so --max-time ends it. Ctrl-C ends the run and prints the table so
+/// far. Exit status 1 if a run failed, hung or lost messages.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct MadesCompareArgs {
     #[command(flatten)]
     typed: TypedOptions,
-    /// amqp (the broker only), endpoint (ECP), toolbox (EDX) or tracing
+    /// What is measured: amqp (the broker only), endpoint (ECP), toolbox (EDX) or tracing
     #[arg(long, value_enum, value_name = "MODE", default_value = "amqp")]
     mode: CompareMode,
     /// Messages per run
     #[arg(short = 'm', visible_short_alias = 'n', long, value_name = "N", value_parser = values::scenario_messages)]
     messages: u64,
-    /// Bytes of a payload
+    /// Size of each payload in bytes
     #[arg(short = 'l', long, value_name = "BYTES", value_parser = values::bytes)]
     payload_size: u64,
     #[command(flatten)]
     rounds: RoundsArgs,
     /// Tools to measure, if they are installed
     ///
-    /// They are searched in PATH as go-mades-bench, quiver and artemis. quiver and artemis-perf take part in mode amqp:
-    /// artemis-perf if --windows has a number (its own default is 1), and quiver if --windows has the word defaults,
-    /// because quiver sends as much as the broker gives it credit for.
+    /// The tools are looked up in PATH as go-mades-bench, quiver and artemis. quiver and artemis-perf require mode
+    /// amqp. artemis-perf runs only with a number from --windows, because its own default is 1. quiver runs only with
+    /// the word defaults in --windows, because it sends as much as the broker gives it credit for.
     #[arg(long, value_name = "TOOL,TOOL", value_delimiter = ',', value_enum, required = true)]
     compare: Vec<MadesTool>,
-    /// Outstanding sends, a list of numbers to run
+    /// Limits on outstanding sends, measured one by one
     ///
-    /// With the word defaults in the list, each tool runs with its own number.
+    /// The list can also contain the word defaults: each tool then uses its own default limit.
     #[arg(long, value_name = "N,N",
           value_delimiter = ',', required = true, value_parser = values::window)]
     windows: Vec<SendWindow>,
-    /// Messages in transit
+    /// Maximum number of messages in transit
     ///
-    /// This maximum applies if --windows has a number.
+    /// If --windows has the word defaults, each tool uses its own maximum in these runs instead.
     #[arg(long, value_name = "N", default_value = "1000", value_parser = values::sessions)]
     max_in_transit: u32,
     /// Time limit of a run
     ///
-    /// A run that exceeds it is killed and reported.
+    /// A run that takes longer is killed, and the report names it.
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = values::some_duration)]
     max_time: Duration,
-    /// Share of messages that are lost
+    /// Share of messages that the simulated endpoint loses
     ///
-    /// The stand-in loses them (1% or 0.01), to see how each tool reports it.
+    /// Use this option to see how each tool reports lost messages. Write the share as 1% or 0.01.
     #[arg(long, value_name = "P", default_value = "0", value_parser = values::probability)]
     drop: f64,
-    /// Your broker: its queues are purged
+    /// Your own broker; its queues with --prefix are purged
     ///
-    /// It is used instead of the queues of the stand-in. The queues of --prefix are purged before each run.
+    /// This broker replaces the queues of the simulated endpoint. The queues with --prefix are purged before each run.
     #[arg(long, value_name = "URL", help_heading = "Broker")]
     broker: Option<String>,
     /// Prefix of the queue names.
@@ -88,22 +88,22 @@ pub(crate) struct MadesCompareArgs {
         hide_short_help = true
     )]
     prefix: String,
-    /// User [default: endpoint]
+    /// User name at the broker [default: endpoint]
     #[arg(long, value_name = "NAME", help_heading = "Broker")]
     user: Option<String>,
-    /// File with the password
+    /// File with the password for the broker
     ///
-    /// The password is its first line [default: the environment variable MAILRUN_PASSWORD, or password]. The other tools take the password on their command line, where it is visible in the process list.
+    /// The password is the first line of the file [default: the environment variable MAILRUN_PASSWORD, or password]. The other tools take the password on their command line, where it is visible in the process list.
     #[arg(long, value_name = "FILE", help_heading = "Broker")]
     password_file: Option<PathBuf>,
-    /// Trust these certificates
+    /// Trust the certificates in this PEM file
     ///
-    /// A PEM file, used instead of the system's authorities; the other tools trust any.
+    /// These certificates replace the system's authorities. The other tools trust any certificate.
     #[arg(long, value_name = "FILE", help_heading = "Broker")]
     cacert: Option<PathBuf>,
     #[command(flatten)]
     no_thresholds: NoThresholdArgs,
-    /// Allow public addresses. Use it only with a broker of your own.
+    /// Allow a broker at a public address. Use it only with a broker of your own.
     #[arg(long, env = "MAILRUN_ALLOW_PUBLIC", value_parser = clap::builder::FalseyValueParser::new(), hide_env = true,
           help_heading = "Broker", hide_short_help = true)]
     allow_public: bool,

@@ -43,7 +43,7 @@ const DEFAULT_LISTEN: &str = "127.0.0.1:5672";
 ///
 /// Takes messages from the outbox and handles them as the plan says: sends replies, inbox messages and events, on time,
 /// late, twice, changed, or not at all. Uses a broker, or with --embedded its own queues and AMQP 1.0 listener. Ends on
-/// Ctrl-C or SIGTERM, and prints what it did.
+/// Ctrl-C or SIGTERM, and then prints its totals.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct MadesEndpointArgs {
@@ -61,7 +61,7 @@ pub(crate) struct MadesEndpointArgs {
     queues: QueueNameArgs,
     #[command(flatten)]
     files: MessageLogArgs,
-    /// Allow public addresses.
+    /// Allow public addresses for --broker and --listen.
     #[arg(long, env = "MAILRUN_ALLOW_PUBLIC", value_parser = clap::builder::FalseyValueParser::new(), hide_env = true,
           hide_short_help = true)]
     allow_public: bool,
@@ -74,27 +74,27 @@ pub(crate) struct MadesEndpointArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Behaviour")]
 struct BehaviourArgs {
-    /// endpoint (ECP), toolbox (EDX) or tracing (connectivity tests)
+    /// What is simulated: endpoint (ECP), toolbox (EDX) or tracing (connectivity tests)
     ///
-    /// The default is the mode of the plan, or endpoint.
+    /// The default is the mode of --plan, or endpoint.
     #[arg(long, value_enum, value_name = "MODE")]
     mode: Option<EndpointMode>,
-    /// ideal, ecp-2022 or custom-1563 [default: ideal]
+    /// Built-in plan: ideal, ecp-2022 or custom-1563 [default: ideal]
     ///
-    /// A built-in plan to start from. ideal takes no time. ecp-2022 makes 10.8 replies, 7.3 deliveries and 6.5
-    /// acknowledgements per second, as an ECP endpoint did in 2022. custom-1563 delivers 1,563 messages per second.
+    /// ideal takes no time. ecp-2022 makes 10.8 replies, 7.3 deliveries and 6.5 acknowledgements per second, as an ECP
+    /// endpoint did in 2022. custom-1563 delivers 1,563 messages per second.
     #[arg(long, value_name = "NAME", value_parser = clap::builder::PossibleValuesParser::new(PRESETS),
           hide_possible_values = true)]
     preset: Option<String>,
-    /// Plan (TOML); --help prints an example
+    /// TOML file: what to simulate; --help prints an example
     ///
-    /// It overrides the preset, and options override it. An example with all keys is below.
+    /// The plan overrides the preset, and options override the plan. An example with all keys is below.
     #[arg(long, value_name = "FILE")]
     plan: Option<PathBuf>,
     /// Send an acknowledgement document back for each message
     ///
-    /// The receiving application sends an Acknowledgement_MarketDocument (IEC 62325-451-1) when it has the message,
-    /// with the mRID of the document that it has received. The document arrives in the inbox at --broker or, with
+    /// The receiving application acknowledges each message with an Acknowledgement_MarketDocument (IEC 62325-451-1),
+    /// which names the mRID of the received document. The acknowledgement arrives in the inbox at --broker or, with
     /// --embedded, in the only inbox. mailrun mades awaits it with --await-acknowledgements.
     #[arg(long, hide_short_help = true)]
     acknowledgement_documents: bool,
@@ -110,7 +110,7 @@ struct BehaviourArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Results")]
 struct MessageLogArgs {
-    /// Log what was done with messages
+    /// Log to FILE what was done with each message
     ///
     /// The file has a line of JSON per message, then the totals. Memory grows with the number of messages.
     #[arg(long, value_name = "FILE")]
@@ -125,14 +125,14 @@ struct MessageLogArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Queues: embedded, or of a broker")]
 struct EndpointBrokerArgs {
-    /// Be the broker too
+    /// Run without a broker: serve the queues in this process
     ///
-    /// It has an AMQP 1.0 listener, and queues in memory.
+    /// The queues are in memory, and clients reach them through an AMQP 1.0 listener.
     #[arg(long, conflicts_with = "broker", required_unless_present = "broker")]
     embedded: bool,
-    /// Address [default: 127.0.0.1:5672]
+    /// Address to listen on [default: 127.0.0.1:5672]
     ///
-    /// The address to listen on, with --embedded; port 0 picks a free port, :5672 is all addresses.
+    /// This option requires --embedded. Port 0 picks a free port, and :5672 listens on all addresses.
     #[arg(long, value_name = "HOST:PORT")]
     listen: Option<String>,
     /// Broker of the sending endpoint
@@ -140,19 +140,19 @@ struct EndpointBrokerArgs {
     /// amqp://[USER[:PASSWORD]@]HOST[:PORT], or amqps:// for TLS.
     #[arg(long, value_name = "URL")]
     broker: Option<String>,
-    /// Broker of the receiving endpoint, if it is not the same
+    /// Broker of the receiving endpoint, if not --broker
     ///
-    /// The inbox is there; the outbox, replies and events are at --broker.
+    /// This broker has the inbox, and --broker has the outbox, the replies and the events.
     #[arg(long, value_name = "URL")]
     inbox_broker: Option<String>,
     /// User at the broker
     ///
-    /// With --embedded it is the only user that may log in [default: anyone].
+    /// With --embedded, only this user may log in [default: anyone].
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
-    /// File with the password
+    /// File with the password of --user
     ///
-    /// The password is its first line [default: the environment variable MAILRUN_PASSWORD].
+    /// The password is the first line of the file [default: the environment variable MAILRUN_PASSWORD].
     #[arg(long, value_name = "FILE")]
     password_file: Option<PathBuf>,
     /// Authentication mechanism [default: PLAIN with a user, ANONYMOUS without].
@@ -167,7 +167,7 @@ struct EndpointBrokerArgs {
     /// Accept any certificate of the broker, for tests.
     #[arg(long, conflicts_with = "cacert", hide_short_help = true)]
     insecure: bool,
-    /// Certificate chain (PEM), to listen with TLS; with --broker it is sent there.
+    /// Certificate chain (PEM) to listen with TLS, or to present to the broker of --broker.
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
     /// Private key of the certificate (PEM).
@@ -181,17 +181,17 @@ struct EndpointBrokerArgs {
     max_queue_size: Option<u64>,
 }
 
-/// Time that the way takes, and the rate that it carries: 10ms, 5ms..20ms, exp:10ms, lognormal:10ms,0.8 or file:PATH.
+/// Delays and maximum rates on a message's way. A delay is 10ms, 5ms..20ms, exp:10ms, lognormal:10ms,0.8 or file:PATH.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Delays (10ms, 5ms..20ms, exp:10ms, lognormal:10ms,0.8, file:PATH), rates")]
 pub(crate) struct NetworkArgs {
-    /// Time from the outbox to the reply.
+    /// Delay of the endpoint's reply to a sent message.
     #[arg(long, value_name = "TIMES", value_parser = DelayDistribution::parse, hide_short_help = true)]
     accept_delay: Option<DelayDistribution>,
-    /// Time from the reply to the inbox
+    /// Time from the reply to the receiver's inbox
     #[arg(long, value_name = "TIMES", value_parser = DelayDistribution::parse)]
     network_delay: Option<DelayDistribution>,
-    /// Time from the inbox to the event DELIVERED, or to the reply of a toolbox.
+    /// Time from arrival in the inbox to the event DELIVERED or, in mode toolbox, to the reply.
     #[arg(long, value_name = "TIMES", value_parser = DelayDistribution::parse, hide_short_help = true)]
     acknowledge_delay: Option<DelayDistribution>,
     /// Time from DELIVERED to RECEIVED.
@@ -215,25 +215,25 @@ pub(crate) struct NetworkArgs {
     /// Maximum number of bytes per second that the network carries.
     #[arg(long, value_name = "BYTES", value_parser = values::bytes, hide_short_help = true)]
     network_bytes: Option<u64>,
-    /// Messages that the sending endpoint processes at a time, with --accept-work.
+    /// Number of messages that the sending endpoint processes in parallel, with --accept-work.
     #[arg(long, value_name = "N", value_parser = values::sessions, hide_short_help = true)]
     accept_workers: Option<u32>,
     /// Time to process each message, with --accept-workers.
     #[arg(long, value_name = "TIME", value_parser = values::duration, hide_short_help = true)]
     accept_work: Option<Duration>,
-    /// Slow start: for this time after each start of the sending endpoint everything is slower, ten times at first.
+    /// Time after each start of the sending endpoint in which all steps are slower, at first by a factor of ten.
     #[arg(long, value_name = "TIME", value_parser = values::duration, hide_short_help = true)]
     slow_start: Option<Duration>,
-    /// Outage, repeatable, counted from the ready line: 'A.down 10s..15s', 'B.down 5s..1m' (the receiver is offline),
-    /// 'net.down 1s..2s'.
+    /// Outage, repeatable, with times since the endpoints were ready: 'A.down 10s..15s' (the sending endpoint), 'B.down
+    /// 5s..1m' (the receiving endpoint), 'net.down 1s..2s' (the network).
     #[arg(long = "outage", value_name = "OUTAGE", value_parser = Outage::parse)]
     outages: Vec<Outage>,
-    /// When a message counts as received: once in the inbox, or, with --embedded, once accepted from there.
+    /// When a message counts as received: when it is in the inbox or, with --embedded, when it is accepted from there.
     #[arg(long, value_enum, value_name = "WHEN", hide_short_help = true)]
     received_on: Option<ReceivedOn>,
 }
 
-/// Faults of the stand-in, with their probabilities.
+/// Faults of the simulated endpoints, with their probabilities.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Faults: P is a probability, 1% or 0.01")]
 pub(crate) struct EndpointFaultArgs {
@@ -246,51 +246,51 @@ pub(crate) struct EndpointFaultArgs {
     /// A byte of the payload changes
     #[arg(long, value_name = "P", value_parser = values::probability)]
     corrupt: Option<f64>,
-    /// The reply is an error
+    /// The endpoint replies with an error
     ///
-    /// go-mades-bench exits when it gets one.
+    /// go-mades-bench exits when it gets an error reply.
     #[arg(long, value_name = "P", value_parser = values::probability)]
     reject: Option<f64>,
-    /// errorCode of the error replies of --reject.
+    /// errorCode in the error replies that --reject causes.
     #[arg(long, value_name = "TEXT", hide_short_help = true)]
     reject_code: Option<String>,
-    /// errorMessage of the error replies of --reject.
+    /// errorMessage in the error replies that --reject causes.
     #[arg(long, value_name = "TEXT", hide_short_help = true)]
     reject_message: Option<String>,
-    /// A message does not arrive, and the event or the status is FAILED.
+    /// A message does not arrive, and the endpoint reports the event or status FAILED.
     #[arg(long, value_name = "P", value_parser = values::probability)]
     fail: Option<f64>,
     /// There is no reply; the message is still delivered.
     #[arg(long, value_name = "P", value_parser = values::probability, hide_short_help = true)]
     no_reply: Option<f64>,
-    /// A message is late, so that others overtake it.
+    /// A message is delayed, so that later messages overtake it.
     #[arg(long, value_name = "P", value_parser = values::probability, hide_short_help = true)]
     reorder: Option<f64>,
-    /// Maximum delay of a message that --reorder makes late.
+    /// Maximum delay of the messages that --reorder delays.
     #[arg(long, value_name = "TIME", value_parser = values::duration, hide_short_help = true)]
     reorder_by: Option<Duration>,
-    /// An acknowledgement document rejects its message (reason A02).
+    /// An acknowledgement document rejects the message that it acknowledges (reason A02).
     #[arg(long, value_name = "P", value_parser = values::probability, hide_short_help = true)]
     reject_documents: Option<f64>,
 }
 
-/// Limits on what the stand-in accepts.
+/// Limits on what the simulated endpoint accepts.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Limits")]
 struct EndpointLimitArgs {
-    /// Known receiver code, repeatable [default: all are known].
+    /// Component code of a known receiver, repeatable. Messages to others are rejected [default: all are known].
     #[arg(long = "receiver", value_name = "CODE", hide_short_help = true)]
     receivers: Vec<String>,
-    /// Maximum size of a payload in bytes; larger ones are rejected.
+    /// Maximum size of a payload in bytes; messages with larger payloads are rejected.
     #[arg(long, value_name = "BYTES", value_parser = values::bytes, hide_short_help = true)]
     max_payload_size: Option<u64>,
     /// Maximum number of messages taken from the outbox and not accepted yet.
     #[arg(long, value_name = "N", value_parser = values::sessions, hide_short_help = true)]
     credit: Option<u32>,
-    /// Maximum number of messages stored at a time; at the limit no more are taken.
+    /// Maximum number of stored messages. At this number, the endpoint takes no more messages from the outbox.
     #[arg(long, value_name = "N", value_parser = values::sessions, hide_short_help = true)]
     max_stored_messages: Option<u32>,
-    /// Maximum size of the stored messages in bytes.
+    /// Maximum total size of stored messages in bytes. At this size, the endpoint stops reading the outbox.
     #[arg(long, value_name = "BYTES", value_parser = values::bytes, hide_short_help = true)]
     max_stored_size: Option<u64>,
 }
@@ -448,7 +448,8 @@ impl MadesEndpointArgs {
     }
 }
 
-/// Converts the mode of the stand-in into the mode of a bench, which determines the names of the queues.
+/// Returns the mode in which a bench measures endpoints of this mode. The endpoints need it to use the same default
+/// queue names as the bench.
 pub(crate) fn mades_mode(mode: EndpointMode) -> MadesMode {
     match mode {
         EndpointMode::Endpoint => MadesMode::Endpoint,
@@ -596,8 +597,9 @@ impl EndpointBrokerArgs {
     }
 }
 
-/// Decides how clients must log in. `--password-file` without a user is a mistake. A password in the environment
-/// without a user is ignored, because it may be meant for another program.
+/// Returns the login that the embedded broker demands: `--user` with a password, or any login. Fails if
+/// `--password-file` has no user. A password in the environment without a user is ignored, because it may be meant for
+/// another program.
 fn login_mechanisms(user: Option<String>, typed: Option<Password>, exported: Option<Password>) -> Result<ListenerAuth> {
     match (user, typed) {
         (None, None) => Ok(ListenerAuth::Any),
@@ -736,7 +738,7 @@ fn announce(events: &EventOutput, live: LiveMode, address: Option<&str>, outbox:
     events.event(&LiveEvent::Ready { amqp: address.map(str::to_owned).into_iter().collect() });
     if live.is_shown() {
         let on = address.map(|address| format!("AMQP 1.0 on {address}, ")).unwrap_or_default();
-        // Ignore the error, because the stand-in must work even if standard output is closed.
+        // Ignore the error, because the simulated endpoint must work even if standard output is closed.
         let _ = say(&format!("ready: {on}outbox {outbox}\n"));
     }
 }

@@ -17,7 +17,7 @@ use std::time::Duration;
 /// Default number of messages of each size. By default they are sent one after the other, because `IN_TRANSIT` is 1.
 pub(crate) const MESSAGES: u64 = 5;
 pub(crate) const IN_TRANSIT: u32 = 1;
-/// Sizes to measure between the ends of the ladder: these numbers of bytes, of KiB and of MiB.
+/// A payload ladder measures these numbers of bytes, KiB or MiB between its ends: for `1M..20M`, 2, 5 and 10 MiB.
 const STEPS: [u64; 9] = [1, 2, 5, 10, 20, 50, 100, 200, 500];
 /// Largest size of a payload. mailrun cannot receive messages of more than 64 MiB, including their properties.
 const MAX_BYTES: u64 = 63 << 20;
@@ -71,7 +71,7 @@ struct Rung {
 enum RungFate {
     InTime,
     TimedOut,
-    /// The run failed although no message timed out. The text is the reason.
+    /// The run failed for a reason other than the time limit, such as a rejected message. The text is this reason.
     Failed(String),
 }
 
@@ -96,16 +96,12 @@ impl Rung {
     }
 }
 
-/// Measures the sizes, and prints a table of them. Stops after the first size of which some messages do not arrive in
-/// time.
-///
-/// # Errors
-///
-/// Returns an error if a run cannot start, or if a file cannot be written.
+/// Measures each payload size of the ladder in a run of its own, and prints a table of the results. Stops after the
+/// first size at which some messages do not arrive in time.
 pub(crate) fn climb(ladder: &PayloadLadder, options: &MadesOptions) -> Result<ExitCode> {
     let mut rungs = Vec::new();
     let status = measure_sizes(ladder, options, &mut rungs);
-    // Print the table even if the ladder failed or was interrupted, because some sizes have already been measured.
+    // Print the table even if `measure_sizes` failed or was interrupted, because smaller sizes have been measured.
     if !rungs.is_empty() {
         let stage = options.path().last().name();
         write_all(&mut io::stdout().lock(), &text(ladder, &rungs, stage, options.timeout))?;
@@ -113,11 +109,11 @@ pub(crate) fn climb(ladder: &PayloadLadder, options: &MadesOptions) -> Result<Ex
     status
 }
 
-/// Measures one size after the other, and adds each result to `rungs`. Stops after the first size whose run fails or
-/// exceeds the time limit, or if the user interrupts.
+/// Runs the bench with one payload size after the other, and adds the result of each run to `rungs`. Stops after the
+/// first size whose run fails or exceeds the time limit, or if the user interrupts.
 fn measure_sizes(ladder: &PayloadLadder, options: &MadesOptions, rungs: &mut Vec<Rung>) -> Result<ExitCode> {
     let interrupted = ExitCode::from(INTERRUPTED_STATUS);
-    // Each run watches for signals itself, but a signal between two runs must also end the ladder.
+    // Each run only sees signals that arrive after its start, so watch here for signals between two runs.
     let interrupt = Interrupt::watch()?;
     for size in &ladder.0 {
         if interrupt.requested() != StopRequest::Nothing {
@@ -125,7 +121,7 @@ fn measure_sizes(ladder: &PayloadLadder, options: &MadesOptions, rungs: &mut Vec
         }
         let is_first = rungs.is_empty();
         let FinishedRun { record, write_error } = match mailrun_mades_bench::run(options_of(*size, options, is_first)) {
-            // Ctrl-C before the first message of a size is no error if results of smaller sizes can be printed.
+            // Ctrl-C before a run's first message is an error only if there are no results of smaller sizes to print.
             Err(error) if error.is::<Interrupted>() && !is_first => return Ok(interrupted),
             finished => finished?,
         };
@@ -138,7 +134,7 @@ fn measure_sizes(ladder: &PayloadLadder, options: &MadesOptions, rungs: &mut Vec
         match (write_error, fate) {
             (Some(error), _) => return Err(error),
             (None, RungFate::InTime) => {}
-            // The ladder looks for the size that exceeds the time limit, so such a run is a success.
+            // Exceeding the time limit is a success, because the user wants to know the size at which this happens.
             (None, RungFate::TimedOut) => return Ok(ExitCode::SUCCESS),
             (None, RungFate::Failed(_)) => return Ok(exit_code(&record, Strictness::Lenient)),
         }
@@ -146,8 +142,8 @@ fn measure_sizes(ladder: &PayloadLadder, options: &MadesOptions, rungs: &mut Vec
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the options for the run of one size. Only the first run has a preflight, because a further preflight would
-/// check the same broker again.
+/// Returns the options for the run that measures payloads of `size` bytes. Only the first run has a preflight, because
+/// a further preflight would check the same broker again.
 fn options_of(size: u64, options: &MadesOptions, is_first: bool) -> MadesOptions {
     MadesOptions {
         name: format!("{} {}", options.name, size_text(size)),

@@ -40,35 +40,35 @@ use std::time::Duration;
 /// Number of messages if the user gives neither a number nor a duration.
 const DEFAULT_MESSAGES: u64 = 10_000;
 const INBOX_PASSWORD_VARIABLE: &str = "MAILRUN_INBOX_PASSWORD";
-/// Default of `--max-in-transit` in a closed loop. An open loop has the default `OPEN_LOOP_IN_TRANSIT`.
+/// Default of `--max-in-transit` in a closed loop, in which this number determines the load.
 const CLOSED_LOOP_IN_TRANSIT: usize = 1_000;
 const OPEN_LOOP_IN_TRANSIT: usize = 100_000;
 /// Default of `--max-unsettled`, the number of transfers that may wait for the broker's disposition.
 const MAX_UNSETTLED: u32 = 1_000;
 const DEFAULT_SEED: u64 = 1;
 const DEFAULT_URL: &str = "amqp://localhost:5672";
-/// Default payload size in bytes, the same as in the published runs.
+/// Default payload size in bytes, the same as in the published runs of go-mades-bench.
 const DEFAULT_PAYLOAD_SIZE: &str = "3000";
 
 /// Measures an ECP endpoint or an EDX toolbox (MADES), stage by stage
 ///
-/// Uses the Business Application API over AMQP 1.0: sends to the outbox, and receives replies, events and the inbox.
-/// Closed loop by default, with --max-in-transit messages in transit. With --rate the loop is open: messages are sent
-/// on schedule however slow the endpoint is. Messages of other senders stay in the queues. Exit status 1 if a message
-/// or one of its answers is lost, duplicated, corrupt or rejected.
+/// Uses the Business Application API over AMQP 1.0: sends messages to the outbox, and receives replies, events and the
+/// messages of the inbox. By default, the loop is closed, with --max-in-transit messages in transit. With --rate, the
+/// loop is open: messages are sent on schedule, however slow the endpoint is. mailrun leaves messages of other senders
+/// in the queues. The exit status is 1 if a message or one of its answers is lost, duplicated, corrupt or rejected.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct MadesArgs {
-    /// endpoint (ECP), toolbox (EDX), amqp (the broker only) or tracing
+    /// What to measure: endpoint (ECP), toolbox (EDX), amqp (broker only) or tracing
     #[arg(long, value_enum, value_name = "MODE", default_value = "endpoint")]
     mode: MadesMode,
     #[command(flatten)]
     load: MadesLoadArgs,
-    /// Measure one payload size after the other, until messages take longer than --message-timeout: 1M..20M
+    /// Measure growing payload sizes, such as 1M..20M, until messages take longer than --message-timeout
     ///
-    /// The sizes are 1, 2, 5, 10, 20 and so on, with FROM and TO. Of each, 5 messages are sent one after the other, or as many as
-    /// --messages and --max-in-transit say. Prints a table and names the size at which --message-timeout is crossed; larger sizes are
-    /// not measured. With --out, each size has a directory of its own.
+    /// The sizes are FROM, TO, and 1, 2, 5, 10, 20 and so on between them. Of each size, 5 messages are sent one after
+    /// the other, unless --messages and --max-in-transit say otherwise. Stops after the first size at which messages
+    /// take longer than --message-timeout, and prints a table. With --out, each size has a directory of its own.
     #[arg(long, value_name = "FROM..TO", help_heading = "Load", hide_short_help = true,
           conflicts_with_all = ["payload_size", "rate", "stages", "shapes", "arrival", "duration", "thresholds", "abort_on",
                                 "strict", "json", "exports", "report", "verbose", "run_id", "http"])]
@@ -79,7 +79,7 @@ pub(crate) struct MadesArgs {
     queues: QueueNameArgs,
     #[command(flatten)]
     waiting: TimeoutArgs,
-    /// With --acknowledge and --inbox-broker: outbox of the receiving endpoint [default: the name of --outbox].
+    /// Outbox at --inbox-broker to which --acknowledge sends its documents [default: the name of --outbox].
     #[arg(long, value_name = "QUEUE", requires = "acknowledge", help_heading = "Queue names", hide_short_help = true)]
     acknowledge_outbox: Option<String>,
     #[command(flatten)]
@@ -92,13 +92,13 @@ pub(crate) struct MadesArgs {
     /// Name of the run in reports.
     #[arg(long, value_name = "TEXT", default_value = "mades", help_heading = "Results", hide_short_help = true)]
     label: String,
-    /// Serve live metrics of the load in the format of Prometheus: /metrics.
+    /// Serve live metrics of the load for Prometheus at /metrics.
     #[arg(long, value_name = "HOST:PORT", value_parser = values::tcp_address, help_heading = "Results")]
     http: Option<SocketAddr>,
     /// Progress: a line on a terminal, JSON lines on standard output, or nothing.
     #[arg(long, value_enum, value_name = "HOW", default_value = "line", hide = true)]
     live: LiveMode,
-    /// Run id, 32 hexadecimal digits.
+    /// Run id, 32 hexadecimal digits [default: random].
     #[arg(long, value_name = "HEX", hide = true)]
     run_id: Option<RunId>,
 }
@@ -113,16 +113,17 @@ pub(crate) struct TimeoutArgs {
     /// How long to keep receiving after the last answer, to detect duplicates.
     #[arg(long, value_name = "TIME", default_value = "500ms", hide_short_help = true, value_parser = values::duration)]
     linger_time: Duration,
-    /// How long to try to reconnect when a connection is lost; without --duration, also how long to wait for any answer.
+    /// How long to try to reconnect when a connection is lost. A run without a time limit also ends if no message is
+    /// answered for this long (but not before --message-timeout).
     #[arg(long, value_name = "TIME", default_value = "2m", hide_short_help = true, value_parser = values::duration)]
     reconnect_timeout: Duration,
     /// Remove all messages from replies, events and inbox before the run, including messages of other senders.
     #[arg(long, hide_short_help = true)]
     purge: bool,
-    /// Begin at once, without a first message whose answer shows that an endpoint reads the outbox.
+    /// Skip the test message that is sent before the run to check that an endpoint reads the outbox.
     #[arg(long, hide_short_help = true)]
     no_preflight: bool,
-    /// Allow public addresses. Use it only with an endpoint of your own.
+    /// Allow brokers at public addresses. Use it only with an endpoint of your own.
     #[arg(long, env = "MAILRUN_ALLOW_PUBLIC", value_parser = clap::builder::FalseyValueParser::new(), hide_env = true,
           hide_short_help = true)]
     allow_public: bool,
@@ -132,42 +133,43 @@ pub(crate) struct TimeoutArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Load")]
 pub(crate) struct MadesLoadArgs {
-    /// Number of messages
+    /// End the run after N messages
     ///
-    /// The default of mades is 10000, unless --duration is given; bench mades sends 500/s for 8s.
+    /// By default, mailrun mades sends 10000 messages, unless --duration is given. mailrun bench mades sends 500/s for
+    /// 8s.
     #[arg(short = 'm', visible_short_alias = 'n', long, value_name = "N", value_parser = values::some)]
     pub(crate) messages: Option<u64>,
-    /// Length of the run
+    /// Send messages for this long
     #[arg(short = 'd', long, value_name = "TIME", value_parser = values::some_duration)]
     pub(crate) duration: Option<Duration>,
-    /// Bytes of a payload [default: 3000]
+    /// Size of each payload in bytes [default: 3000]
     ///
-    /// Also 64k, a range 400..64k, by weight 400:80,64k:15,1M:5, or lognormal:MEDIAN,SIGMA[,MAX].
+    /// Other examples: 64k, the range 400..64k, sizes by weight 400:80,64k:15,1M:5, or lognormal:MEDIAN,SIGMA[,MAX].
     #[arg(short = 'l', long, value_name = "BYTES", value_parser = values::payload_sizes)]
     payload_size: Option<Distribution>,
     /// Content of the payloads: random bytes, xml (a market document, which compresses well), or a FILE to be sent
     /// unchanged.
     #[arg(long, value_name = "WHAT", default_value = "random", hide_short_help = true)]
     payload: String,
-    /// Receiver of the messages
+    /// Receiver's component code
     ///
-    /// It is the component code of an endpoint.
+    /// The endpoint with this code receives the messages.
     #[arg(long, value_name = "CODE", default_value = "ecp-endpoint")]
     receiver: String,
-    /// Message type, for ECP and EDX.
+    /// Message type of each message, sent as the property messageType.
     #[arg(long, value_name = "TYPE", default_value = "TEST-MESSAGE", hide_short_help = true)]
     message_type: String,
     /// Send an acknowledgement document back for each message that arrives
     ///
-    /// The bench does so as the receiving application, addressed to the sender. The document's arrival in the sender's inbox is the
-    /// stage acknowledged; one that does not come back fails the run.
+    /// mailrun acts as the receiving application, and addresses the document to the sender. The document's arrival in
+    /// the sender's inbox is the stage 'acknowledged'. If a document does not come back, the run fails.
     #[arg(long, alias = "acknowledgement-documents", hide_short_help = true)]
     acknowledge: bool,
     /// Await an acknowledgement document of the receiver for each message
     ///
-    /// The document is recognised by the mRID that it acknowledges, so use --shape or --payload xml: other payloads
-    /// have no mRID, and a receiver that is not mailrun cannot name them. The document's arrival in the sender's inbox
-    /// is the stage acknowledged; a document that does not come, or that rejects the message, fails the run.
+    /// A document names the mRID of the message that it acknowledges, so use --shape or --payload xml. Other payloads
+    /// have no mRID, so receivers other than mailrun cannot acknowledge them. The document's arrival in the sender's
+    /// inbox is the stage 'acknowledged'. The run fails if a document does not arrive or rejects its message.
     #[arg(long, hide_short_help = true, conflicts_with = "acknowledge")]
     await_acknowledgements: bool,
     /// Message type of the acknowledgement documents [default: the type of --message-type].
@@ -177,9 +179,10 @@ pub(crate) struct MadesLoadArgs {
     #[arg(long, value_name = "BOOL", default_value = "true", num_args = 0..=1, default_missing_value = "true",
           action = clap::ArgAction::Set, hide_short_help = true)]
     durable: bool,
-    /// Closed loop: messages in transit
+    /// Closed loop: number of messages in transit
     ///
-    /// This maximum sets the load of a closed loop [default: 1000; at open loop 100000].
+    /// In a closed loop, this number sets the load. In an open loop, it is only a limit [default: 1000; at open loop
+    /// 100000].
     #[arg(long, value_name = "N", value_parser = values::sessions)]
     pub(crate) max_in_transit: Option<u32>,
     /// Maximum number of transfers that the broker has not settled [default: 1000].
@@ -190,22 +193,24 @@ pub(crate) struct MadesLoadArgs {
     credit: u32,
     /// Open loop: messages per second
     ///
-    /// Messages are sent on schedule, however slow the endpoint is: 500, 500/s, 500/m, 30k/h.
+    /// Messages are sent on schedule, however slow the endpoint is. Write the rate as 500, 500/s, 500/m or 30k/h.
     #[arg(long, value_name = "RATE", value_parser = values::rate)]
     pub(crate) rate: Option<f64>,
     /// Open loop in stages, repeatable: 10s:100/s is a constant rate, 60s:100/s..1000/s a ramp. The run ends after the last
     /// stage.
     #[arg(long = "stage", value_name = "STAGE", value_parser = values::stage, conflicts_with_all = ["rate", "duration"])]
     pub(crate) stages: Vec<RateStage>,
-    /// Open loop: documents at the times of a market, repeatable: 'heartbeat every 5m'
+    /// Open loop: documents at the usual times of an energy market, repeatable: 'heartbeat every 5m'
     ///
-    /// quarter-hour (100 bid documents of 4,000 time series at the start of each quarter-hour; quarter-hour:20x500 is smaller),
-    /// 'heartbeat 12m,7m30s,3m before quarter', 'heartbeat every 5m', 'every 10s' (a document of one time series). After a
-    /// semicolon, a shape has its own message type and conditions: 'every 10s; type ACE; received.within(30s) >= 99%'. The
-    /// times are those of the clock. The run lasts an hour of the market unless --messages or --duration is given.
+    /// A shape says which documents are sent, and when. 'heartbeat 12m,7m30s,3m before quarter' sends a small document
+    /// 12, 7.5 and 3 minutes before each quarter-hour. 'every 10s' sends a document of one time series. The shape
+    /// quarter-hour sends 100 bid documents of 4,000 time series at the start of each quarter-hour, and
+    /// quarter-hour:20x500 sends 20 of 500. After semicolons, a shape can have a message type and thresholds: 'every
+    /// 10s; type ACE; received.within(30s) >= 99%'. All times are times of day, and do not count from the start of the
+    /// run. The run lasts an hour of the market's time unless --messages or --duration is given.
     #[arg(long = "shape", value_name = "SHAPE", conflicts_with_all = ["rate", "stages", "arrival", "payload_size", "payload"])]
     pub(crate) shapes: Vec<MarketShape>,
-    /// With --shape: let the market's time pass N times as fast. Time limits and deadlines stay as they are.
+    /// With --shape: send the documents of an hour in 1/N hour. Time limits and deadlines stay as they are.
     #[arg(long, value_name = "N", hide_short_help = true, requires = "shapes",
           value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_ACCELERATION)))]
     accelerate: Option<u32>,
@@ -215,17 +220,18 @@ pub(crate) struct MadesLoadArgs {
     /// Distribution of messages over time, with --rate or --stage [default: constant].
     #[arg(long, value_enum, hide_short_help = true)]
     arrival: Option<Arrival>,
-    /// Seed of all random choices [default: 1, or the seed of the stand-in's plan].
+    /// Seed of all random choices [default: 1, or the seed of the simulated endpoint's plan].
     #[arg(long, value_name = "N", hide_short_help = true,
           value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
     pub(crate) seed: Option<u64>,
     /// Condition that the run must meet, repeatable: 'delivered.p99 < 2s'
     ///
-    /// More examples: 'received-event.within(60s) >= 95%', 'rejected <= 0.1%'. A stage (created, sent, settled, replied, inbox, delivered, acknowledged, notified …) takes p50, p99,
-    /// mean, max, count, rate or within(TIME). rejected, lost, duplicates and corrupt must be 0 by default.
+    /// More examples: 'received-event.within(60s) >= 95%', 'rejected <= 0.1%'. The name of a stage (created, sent,
+    /// settled, replied, inbox, delivered, acknowledged, notified …) is followed by p50, p99, mean, max, count, rate or
+    /// within(TIME). By default, rejected, lost, duplicates and corrupt must be 0.
     #[arg(long = "threshold", value_name = "CONDITION", value_parser = threshold)]
     thresholds: Vec<Threshold>,
-    /// Condition like --threshold; the run ends as soon as it is not met.
+    /// End the run as soon as this condition is not met. The syntax is that of --threshold.
     #[arg(long, value_name = "CONDITION", hide_short_help = true, value_parser = aborting_threshold)]
     abort_on: Vec<Threshold>,
     /// Exit with status 3 if the verdict is INVALID or INCONCLUSIVE, even without --threshold, --rate or --stage.
@@ -237,29 +243,29 @@ pub(crate) struct MadesLoadArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Brokers")]
 pub(crate) struct BrokerArgs {
-    /// Broker of the sending endpoint
+    /// Broker with the sending endpoint's queues
     ///
-    /// amqp://[USER[:PASSWORD]@]HOST[:PORT], or amqps:// for TLS. Without it mailrun mades takes amqp://localhost:5672, and
-    /// mailrun capacity mades its stand-in.
+    /// The URL is amqp://[USER[:PASSWORD]@]HOST[:PORT], or amqps:// for TLS. By default, mailrun mades connects to
+    /// amqp://localhost:5672, and mailrun capacity mades measures a simulated endpoint.
     #[arg(long, value_name = "URL")]
     broker: Option<String>,
-    /// Broker of the receiving endpoint, if it is not the same
+    /// Broker of the receiving endpoint, if not --broker
     ///
-    /// The inbox is there; the outbox, replies and events are at --broker.
+    /// The inbox is at this broker; the outbox, replies and events are at --broker.
     #[arg(long, value_name = "URL")]
     inbox_broker: Option<String>,
-    /// User, unless the URL names one
+    /// User at the broker, unless the URL names one
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
     /// File with the password
     ///
-    /// The password is its first line [default: the environment variable MAILRUN_PASSWORD].
+    /// The first line of the file is the password [default: the environment variable MAILRUN_PASSWORD].
     #[arg(long, value_name = "FILE")]
     password_file: Option<PathBuf>,
-    /// User at the broker of the inbox, if it differs.
+    /// User name for --inbox-broker, if it differs from --user.
     #[arg(long, value_name = "NAME", hide_short_help = true)]
     inbox_user: Option<String>,
-    /// File with the password of that user in its first line [default: the environment variable
+    /// File with the password for --inbox-broker in its first line [default: the environment variable
     /// MAILRUN_INBOX_PASSWORD].
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     inbox_password_file: Option<PathBuf>,
@@ -470,7 +476,7 @@ impl MadesLoadArgs {
         refuse_in_search(&refused)
     }
 
-    /// Returns the arrival process of all trials of a search, which does not depend on their rates.
+    /// Returns how all trials of a capacity search distribute messages over time. The trials differ only in rate.
     pub(crate) fn arrival_of_trials(&self) -> Arrival {
         self.arrival.unwrap_or(Arrival::Constant)
     }
@@ -496,13 +502,14 @@ impl MadesLoadArgs {
         MessagePath { mode, acknowledgement }
     }
 
-    /// Returns true if the receiver, and not the bench, must send acknowledgement documents.
+    /// Returns true if the bench waits for the receiver's acknowledgement documents.
     pub(crate) fn awaits_acknowledgements(&self) -> bool {
         self.await_acknowledgements
     }
 
-    /// Refuses acknowledgements in a mode without an inbox. Also refuses `--await-acknowledgements` if there is no
-    /// receiver, or if the receiver could not name the message that it has received.
+    /// Refuses acknowledgements in a mode without an inbox. Also refuses `--await-acknowledgements` in mode amqp, which
+    /// has no receiver, and with `--payload FILE`. All messages with the same FILE have the same mRID, so an
+    /// acknowledgement could not name its message.
     pub(crate) fn check_acknowledge(&self, mode: MadesMode) -> Result<()> {
         let is_idle = self.acknowledge && mode == MadesMode::Tracing;
         options::refuse_without_effect(&[("--acknowledge", is_idle)], "in mode tracing, which has no inbox")?;
@@ -533,12 +540,11 @@ impl MadesLoadArgs {
         self.acknowledge.then_some(AcknowledgementOptions::Sent { message_type, far_outbox })
     }
 
-    /// Returns true if a new message is sent whenever an earlier one is done, and not at a given rate.
     fn is_closed_loop(&self) -> bool {
         self.rate.is_none() && self.stages.is_empty() && self.shapes.is_empty()
     }
 
-    /// Returns the market that decides when documents are sent, or `None` without `--shape`.
+    /// Returns the market whose schedule decides when documents are sent, or `None` without `--shape`.
     pub(crate) fn market(&self) -> Option<MarketLoad> {
         let load = MarketLoad {
             shapes: self.shapes.clone(),
@@ -548,8 +554,8 @@ impl MadesLoadArgs {
         Some(load).filter(|load| !load.shapes.is_empty())
     }
 
-    /// Returns the length of the run. For a market, it is one hour of market time by default, unless the user gave a
-    /// number of messages.
+    /// Returns the time after which the run ends, or `None` for no limit. With `--shape` and without `--messages`, the
+    /// default is an hour, divided by `--accelerate`.
     pub(crate) fn length(&self) -> Option<Duration> {
         let hour = self.market().filter(|_| self.messages.is_none()).map(|market| market.hour());
         self.duration.or(hour)
@@ -568,7 +574,7 @@ impl MadesLoadArgs {
         self.thresholds.iter().chain(&self.abort_on).cloned().collect()
     }
 
-    /// Returns the load as it is described in the run record, but without its destination.
+    /// Returns the description of the load for the run record, without the address of the broker.
     ///
     /// # Errors
     ///
@@ -623,7 +629,7 @@ impl MadesLoadArgs {
         self.payload_size.clone().unwrap_or_else(usual)
     }
 
-    /// Returns the arrival process of the load. With `--shape`, the schedule of a market replaces the rate.
+    /// Returns how messages are distributed over time. With `--shape`, the shapes say when each document is sent.
     fn arrival_with(&self, offer: Option<&OfferedRate>) -> Arrival {
         if self.shapes.is_empty() { arrival_with(self.arrival, offer) } else { Arrival::Market }
     }
@@ -723,7 +729,7 @@ impl BrokerArgs {
         options::refuse_without_effect(&theirs, "without a user: --inbox-user NAME, or --inbox-broker amqp://NAME@HOST")
     }
 
-    /// Returns the brokers of the outbox and the inbox, which have the same address without `--inbox-broker`.
+    /// Returns the brokers of the outbox and of the inbox. Without `--inbox-broker`, both have the same address.
     fn brokers(self) -> Result<(Broker, Broker)> {
         let security = self.security();
         let own = password(self.password_file.as_deref())?.or(password_from_env(PASSWORD_VARIABLE)?);

@@ -1,5 +1,5 @@
-//! Options for the names of the queues between an application and its endpoint. Commands that send messages and the
-//! simulated endpoint have the same options.
+//! Options for the names of the queues between an application and its endpoint. Both the commands that send messages
+//! and the simulated endpoint have these options.
 use crate::options;
 use anyhow::Result;
 use clap::Args;
@@ -14,7 +14,8 @@ use mailrun_text::words::listed;
 pub(crate) struct QueueNameArgs {
     /// Prefix of the names of all queues
     ///
-    /// It is internalBroker.baQueuePrefix of an endpoint [default: ecp.endpoint; in mode toolbox edx.endpoint].
+    /// An endpoint sets this prefix with its property internalBroker.baQueuePrefix [default: ecp.endpoint; in mode
+    /// toolbox edx.endpoint].
     #[arg(long, value_name = "TEXT")]
     prefix: Option<String>,
     /// Queue of outgoing messages [default: PREFIX.outbox].
@@ -32,7 +33,7 @@ pub(crate) struct QueueNameArgs {
 }
 
 impl QueueNameArgs {
-    /// Refuses names of queues that are not used in this mode.
+    /// Returns an error if the user named a queue that this mode does not use, because the option would have no effect.
     pub(crate) fn check_effects(&self, mode: MadesMode) -> Result<()> {
         let used: &[&str] = match mode {
             MadesMode::Endpoint => &["--outbox", "--outbox-reply", "--send-event", "--inbox"],
@@ -51,7 +52,8 @@ impl QueueNameArgs {
         options::refuse_without_effect(&idle, &format!("in mode {}, which uses {}", mode.name(), listed(&used)))
     }
 
-    /// Returns the names that the user gave and, for the other queues, customary names that begin with the prefix.
+    /// Returns the names of all queues: the names that the user gave and, for other queues, the prefix and the usual
+    /// ending.
     pub(crate) fn names(&self, mode: MadesMode) -> EndpointQueueNames {
         let customary = match mode {
             MadesMode::Toolbox => EndpointQueueNames::edx(self.prefix.as_deref().unwrap_or(EDX_PREFIX)),

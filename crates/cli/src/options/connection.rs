@@ -1,5 +1,5 @@
-//! Options for a source's connection to the server, such as TLS, AUTH and the PROXY protocol. The relay or sink that a
-//! bench starts gets matching options.
+//! Options for a source's connection to the server, such as TLS, AUTH and the PROXY protocol. A bench starts its relay
+//! and sink with matching options, so that they accept the source's connections.
 use crate::options::server::{Scheme, ServerArg};
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -21,7 +21,7 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Connection")]
 pub(crate) struct ConnectionArgs {
-    /// Use of TLS; the certificate of the server is verified [default: none].
+    /// When to start TLS; the server's certificate is then verified [default: none].
     #[arg(long, value_enum)]
     tls: Option<TlsMode>,
     /// Trust the certificates in this PEM file instead of the system's.
@@ -58,17 +58,17 @@ pub(crate) struct ConnectionArgs {
     /// Send messages with BDAT if the server offers CHUNKING (RFC 3030).
     #[arg(long)]
     chunking: bool,
-    /// Declare messages as binary (BODY=BINARYMIME) if the server offers it.
+    /// Declare messages as binary (BODY=BINARYMIME) if the server offers BINARYMIME.
     #[arg(long, requires = "chunking")]
     binarymime: bool,
-    /// Largest write of a message of more than 16 KiB: 4k shows what small buffers cost [default: as much as the
-    /// connection takes].
+    /// Maximum bytes per write in messages of more than 16 KiB: 4k shows what small buffers cost [default: as much as
+    /// the connection takes].
     #[arg(long, value_name = "BYTES", value_parser = crate::options::values::write_size)]
     write_size: Option<NonZeroUsize>,
     /// Source addresses of connections, used in turn: 127.0.0.2-127.0.0.50.
     #[arg(long, value_name = "A[-B]", value_parser = AddressRange::parse)]
     bind: Option<AddressRange>,
-    /// Send a PROXY header at the start of each connection, as a proxy does.
+    /// Send a PROXY header of this version at the start of each connection, as a proxy does.
     #[arg(long, value_enum, value_name = "VERSION")]
     proxy_protocol: Option<ProxyVersion>,
     /// Attribute to send with XCLIENT if the server offers it, repeatable: NAME=…, ADDR=…, PORT=…, PROTO=…, HELO=…,
@@ -85,8 +85,8 @@ fn attribute(text: &str) -> Result<(Attribute, String), String> {
 }
 
 impl ConnectionArgs {
-    /// Adds to these arguments what the scheme of the server's URL implies: `smtps` means TLS before the greeting, and
-    /// `lmtp` means LMTP.
+    /// Returns these arguments together with the options that the scheme of the server's URL implies: TLS before the
+    /// greeting for `smtps`, and LMTP for `lmtp`.
     ///
     /// # Errors
     ///
@@ -141,8 +141,8 @@ impl ConnectionArgs {
         })
     }
 
-    /// Returns an option that has no effect without TLS, if the user gave one. It must be refused, because a user who
-    /// gives it believes that mail and password are encrypted.
+    /// Returns a TLS option that the user gave without turning TLS on. Such an option must be refused, because the user
+    /// believes that mail and password are encrypted.
     fn option_without_effect(&self) -> Option<&'static str> {
         let options = [
             (self.insecure, "--insecure"),
@@ -155,13 +155,13 @@ impl ConnectionArgs {
         options.into_iter().find(|(is_set, _)| is_plain && *is_set).map(|(_, option)| option)
     }
 
-    /// Returns true if TLS is on, but no option says which certificates to trust. A server with a self-signed
-    /// certificate would then be rejected.
+    /// Returns true if TLS is on, but neither `--cacert` nor `--insecure` is given. A bench must then tell the source
+    /// to trust the self-signed certificate of the sink or relay that the bench starts.
     pub(crate) fn needs_trust(&self) -> bool {
         self.tls_mode() != TlsMode::None && self.cacert.is_none() && !self.insecure
     }
 
-    /// Returns the name of an option that the user gave and that the server must support, such as `--lmtp`.
+    /// Returns the first option that the user gave and that works only if the server supports it, such as `--lmtp`.
     pub(crate) fn negotiated_option(&self) -> Option<&'static str> {
         let options = [
             (self.tls_mode() != TlsMode::None, "--tls"),
@@ -174,8 +174,8 @@ impl ConnectionArgs {
         options.into_iter().find(|(is_set, _)| *is_set).map(|(_, option)| option)
     }
 
-    /// Returns the options that the server's URL implies. They must be passed on, because a bench starts the source
-    /// with an address and not with the URL.
+    /// Returns the options that the scheme of the server's URL implies: `--tls` and `--lmtp`. A bench must pass them to
+    /// its source, because it gives the source only the address and not the URL.
     pub(crate) fn of_url(&self) -> PartyOptions {
         PartyOptions::default().with("tls", value_name(self.tls_mode())).flag("lmtp", self.lmtp)
     }
@@ -184,7 +184,8 @@ impl ConnectionArgs {
         if self.binarymime { BodyParameter::Binary } else { BodyParameter::Automatic }
     }
 
-    /// Returns why an option does not work with a relay that the bench starts, or `None` if all options work.
+    /// Returns the reason why the relay that a bench starts does not support a given option, or `None` if it supports
+    /// all.
     pub(crate) fn unsupported_by_relay(&self) -> Option<&'static str> {
         let reasons = [
             (self.binarymime, "--binarymime: the relay that bench starts takes no binary messages"),
@@ -197,8 +198,8 @@ impl ConnectionArgs {
         reasons.into_iter().find(|(is_set, _)| *is_set).map(|(_, reason)| reason)
     }
 
-    /// Returns the extensions that a relay started by the bench must offer for this connection. If TLS is needed, a
-    /// certificate is made for the relay.
+    /// Returns what a relay that the bench starts must offer to the source, such as TLS or AUTH. With TLS, this
+    /// includes a new self-signed certificate.
     ///
     /// # Errors
     ///

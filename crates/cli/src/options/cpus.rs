@@ -11,7 +11,8 @@ use mailrun_process::cpus::CpuList;
 /// The option `--cpus`, which selects the processors of this process.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct CpusArg {
-    /// Processors to run on: 0,1 or 0-3. By default there is a worker for each of them [default: all processors].
+    /// Processors to run on: 0,1 or 0-3. Unless --workers is given, each of these processors gets a worker [default:
+    /// all processors].
     #[arg(long, value_name = "LIST", hide_short_help = true)]
     cpus: Option<CpuList>,
 }
@@ -37,8 +38,9 @@ impl CpusArg {
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Placement")]
 pub(crate) struct PlacementArgs {
-    /// Processors of the source: 0,1 or 0-3. If no option places a party or sets --workers, and there are at least 8 processors,
-    /// the parties that bench starts have separate ones [default: all processors].
+    /// Processors of the source: 0,1 or 0-3. If bench starts the source, the sink and any relay itself, and the host
+    /// has at least 8 processors on 4 cores, each of these processes gets separate processors. --workers or an option
+    /// for processors turns this off [default: all processors].
     #[arg(long, value_name = "LIST", hide_short_help = true)]
     source_cpus: Option<CpuList>,
     /// Processors of the bench's own sink.
@@ -69,8 +71,8 @@ impl PlacementArgs {
         Ok(())
     }
 
-    /// Returns the processors of each process. If the user gave neither processors nor a number of workers, the
-    /// processes that mailrun starts get separate processors.
+    /// Returns the processors on which each process of the bench may run. If the user gave neither processors nor a
+    /// number of workers, the processes that mailrun starts get separate processors.
     pub(crate) fn placement(&self, target: &BenchTarget, workers: Option<usize>) -> Placement {
         let Self { source_cpus: source, sink_cpus: sink, relay_cpus: relay } = self.clone();
         let typed = Placement { source, relay, sink };
@@ -96,11 +98,11 @@ pub(crate) struct ThreadArgs {
     pub(crate) busy_poll: BusyPollArg,
 }
 
-/// The option `--busy-poll` of the worker threads.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct BusyPollArg {
-    /// Look for events for TIME, such as 50us or 1ms, before a worker sleeps: with few sessions, replies come sooner,
-    /// but a processor is kept busy. For hosts without --keep-awake [default: off].
+    /// Let each worker look for events for TIME, such as 50us or 1ms, before it sleeps. With few sessions, mailrun then
+    /// notices replies sooner, but keeps processors busy. Use this option on hosts where --keep-awake is not permitted
+    /// [default: off].
     #[arg(long, value_name = "TIME", hide_short_help = true)]
     busy_poll: Option<BusyPoll>,
 }

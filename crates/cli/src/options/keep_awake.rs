@@ -5,25 +5,26 @@ use mailrun_load::source::Distribution;
 use mailrun_measurement::record::{Arrival, Workload};
 use mailrun_process::keep_awake::{AwakeProcessors, KeepAwakeMode, keep_awake};
 
-/// Maximum number of sessions with which a closed loop leaves the processors time to sleep. The first number is for
-/// sessions that reuse their connections, the second for sessions that open one for each message.
-/// docs/decisions/0024-processors-are-kept-awake.md has the measurements.
+/// With at most this many sessions, processors in a closed loop would sleep between replies, so `auto` keeps them
+/// awake. The first number applies if sessions reuse connections, the second if each message gets a connection of its
+/// own. docs/decisions/0024-processors-are-kept-awake.md has the measurements.
 const MAX_SLEEPY_SESSIONS: [u32; 2] = [4, 30];
 
 /// Whether the processors of this host may sleep during a run.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub(crate) struct KeepAwakeArg {
-    /// Keep the processors of this host from sleeping during the run, by /dev/cpu_dma_latency (root): with few sessions, most of
-    /// a round trip is the waking of processors.
+    /// Keep the processors of this host from sleeping during the run. With few sessions, most of a round trip is spent
+    /// on waking processors. This option needs write access to /dev/cpu_dma_latency (root).
     #[arg(long, value_enum, value_name = "WHEN", default_value = "auto", hide_short_help = true)]
     keep_awake: KeepAwakeMode,
 }
 
 impl KeepAwakeArg {
-    /// Keeps the processors awake during a load, until the returned value is dropped. If the user chose `auto`, this
-    /// happens only if `is_usual` is set and the load lets processors sleep, as an open loop or a closed loop with few
-    /// sessions does. More sessions keep the processors awake anyway, and a processor that waits without sleeping takes
-    /// power and time from the others. `reuse` is the number of messages per connection, or `None` for no limit.
+    /// Keeps the processors awake during a load, until the returned value is dropped. With `auto`, processors are kept
+    /// awake only if no server under test runs on this host (`is_usual`). The load must also be an open loop, or a
+    /// closed loop with few sessions. More sessions keep the processors busy anyway, and a processor that waits without
+    /// sleeping takes power and time from others. `reuse` is the number of messages per connection, `None` for no
+    /// limit.
     ///
     /// # Errors
     ///
@@ -41,8 +42,8 @@ impl KeepAwakeArg {
         self.begin(is_usual && is_sleepy)
     }
 
-    /// Keeps the processors awake until the returned value is dropped. If the user chose `auto`, `is_usual` decides
-    /// whether they are kept awake.
+    /// Keeps the processors awake until the returned value is dropped. With `auto`, the caller decides: the processors
+    /// are kept awake only if `is_usual` is true.
     ///
     /// # Errors
     ///

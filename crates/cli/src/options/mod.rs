@@ -18,7 +18,7 @@ use mailrun_text::words::listed;
 use std::fmt;
 use std::time::Duration;
 
-/// Minimum duration of a run without progress output for which the user is told how long the run takes.
+/// If a run without progress output takes at least this long, the user is told its duration at its start.
 const MIN_SILENCE: Duration = Duration::from_secs(60);
 
 /// Tells the user on standard error how long a load takes, if nothing else is printed for a minute. Without this line,
@@ -45,14 +45,14 @@ fn announcement(live: LiveMode, work: &str, length: Duration) -> Option<String> 
     is_silent.then(|| format!("{work} {}, and shows no progress", seconds(length.as_secs_f64())))
 }
 
-/// Refuses options that would have no effect: fails if any option in the list is paired with `true`. The error reads
-/// "OPTION has no effect", followed by `reason`.
+/// Fails if any option in the list is marked `true`, because the user gave it although it has no effect. The error
+/// reads "OPTION has no effect", followed by `reason`.
 pub(crate) fn refuse_without_effect(options: &[(&str, bool)], reason: &str) -> Result<()> {
     refuse(options.iter().filter(|(_, is_idle)| *is_idle).map(|(name, _)| (*name).to_owned()), reason)
 }
 
-/// Refuses all options that the user gave for a process, if there are any. The error reads "OPTION has no effect",
-/// followed by `reason`.
+/// Returns an error if the list contains any options, because none of them would have an effect. The error reads
+/// "OPTION has no effect", followed by `reason`.
 pub(crate) fn refuse_all(options: &PartyOptions, reason: &str) -> Result<()> {
     refuse(options.names().map(|name| format!("--{name}")), reason)
 }
@@ -65,7 +65,7 @@ fn refuse(idle: impl Iterator<Item = String>, reason: &str) -> Result<()> {
     }
 }
 
-/// A measurement of a scenario, with its options from the scenario's file and the command line.
+/// A scenario that is ready to run, with the options from its file and from the command line.
 pub(crate) trait Measurement: fmt::Debug {
     fn run(self: Box<Self>, name: &str) -> Result<TextReport>;
 
@@ -75,16 +75,16 @@ pub(crate) trait Measurement: fmt::Debug {
 /// Options for the number and the order of the rounds of a measurement.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct RoundsArgs {
-    /// Runs of each row; the tables show medians.
+    /// Number of runs for each row; the tables show medians.
     #[arg(long, value_name = "N", default_value = "3", value_parser = values::rounds)]
     pub(crate) rounds: u32,
-    /// Order of the rows in a round.
+    /// Order of a round's runs, one per table row.
     #[arg(long, value_enum, default_value = "alternating", hide = true)]
     pub(crate) order: RoundOrder,
 }
 
-/// `--threshold` for scenarios without runs that a threshold could judge. The option exists only so that its use is
-/// refused with an explanation.
+/// The hidden option `--threshold` of scenarios that judge no thresholds. It exists only so that the error can name the
+/// commands that accept `--threshold`.
 #[derive(Debug, Default, Args)]
 pub(crate) struct NoThresholdArgs {
     #[arg(long = "threshold", value_name = "EXPRESSION", hide = true, value_parser = refused_threshold)]

@@ -23,7 +23,7 @@ pub(crate) struct OutputArgs {
     /// Write run.json, report.md, report.html, latency.hlog and the ledger into DIR.
     #[arg(long, value_name = "DIR", value_parser = values::directory)]
     pub(crate) out: Option<PathBuf>,
-    /// Write the (message, recipient) pairs that were accepted, or that arrived, to FILE.
+    /// Write the (message, recipient) pairs that were accepted (source) or arrived (sink) to FILE.
     #[arg(long, value_name = "FILE", conflicts_with = "out")]
     ledger: Option<PathBuf>,
     /// Write an HdrHistogram interval log to FILE.
@@ -87,8 +87,8 @@ fn write_report(directory: &Path, record: &Record) -> Result<()> {
 /// report.
 pub(crate) fn exit_with_parent(live: LiveMode) {
     if live == LiveMode::Json {
-        // Ignore the error, because without this kernel feature, a process whose bench has died merely runs until its
-        // own limits end it.
+        // Ignore the error, because the worst effect is that this process outlives a bench that died, and runs until
+        // its own limits end it.
         let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM));
     }
 }
@@ -100,14 +100,14 @@ pub(crate) struct DialogueArgs {
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-", hide_short_help = true,
           help = "Print what clients and server say, on standard output or to FILE")]
     dialogue: Option<PathBuf>,
-    /// Print only the sessions of a client (192.0.2.1, 192.0.2.0/24), sender or recipient (ann@a.example, @a.example,
-    /// ann@, or <> for notices), repeatable.
+    /// Print the dialogue only of sessions with this client, sender or recipient, repeatable. A client is 192.0.2.1 or
+    /// 192.0.2.0/24. A sender or recipient is ann@a.example, @a.example, ann@ or, for notices, <>.
     #[arg(long, value_name = "PATTERN", hide_short_help = true)]
     dialogue_of: Vec<DialogueFilter>,
 }
 
 impl DialogueArgs {
-    /// Returns the options of the dialogue, or `None` if it is not to be shown.
+    /// Returns the options of the dialogue, or `None` if the user did not ask for the dialogue.
     ///
     /// # Errors
     /// Returns an error if two outputs want standard output.
@@ -126,7 +126,7 @@ impl DialogueArgs {
     }
 }
 
-/// Returns `/dev/stdout` for `-`, which users type for standard output, so that the dialogue always goes to a path.
+/// Replaces `-` with `/dev/stdout`, so that the code that writes the dialogue needs no case for standard output.
 fn absolute(file: PathBuf) -> PathBuf {
     if file == Path::new("-") { PathBuf::from("/dev/stdout") } else { file }
 }

@@ -4,8 +4,8 @@ use clap::Arg;
 use mailrun_text::wrap::wrapped;
 use std::ffi::OsString;
 
-/// Names of the options that the help mentions only by name. `--workers` and `--busy-poll` apply to every process of a
-/// bench, and the others only to the source.
+/// Source options that the help of `bench` and `capacity` lists without an explanation. `--workers` and `--busy-poll`
+/// apply to every process of a bench, and the others only to the source.
 const OPTIONS: [&str; 17] = [
     "arrival",
     "bind",
@@ -43,8 +43,8 @@ const NOT_OF_A_SEARCH: [&str; 10] = [
     "warm-up",
 ];
 
-/// Returns the help text that names all `OPTIONS` except `missing`, which the command does not have. The command's
-/// examples follow.
+/// Returns the text at the end of a command's help: the names of all `OPTIONS`, and the command's examples. Leaves out
+/// the option with the name `missing`, because the command does not have it.
 pub(crate) fn help(missing: &str, examples: &str) -> String {
     let names = OPTIONS.iter().filter(|name| **name != missing).map(|name| format!("--{name}"));
     let about = format!(
@@ -65,8 +65,8 @@ pub(crate) fn hide_for_capacity(argument: Arg) -> Arg {
     if is_refused { argument.hide(true) } else { hide(argument) }
 }
 
-/// Removes `--` from a command line of `bench` or `capacity`. Options of the source once had to follow `--`, and
-/// scripts may still write it.
+/// Removes `--` from a command line of `bench` or `capacity`, so that old scripts still work. Options of the source
+/// once had to follow `--`.
 pub(crate) fn without_dashes(mut words: Vec<OsString>) -> Vec<OsString> {
     if words.get(1).is_some_and(|command| command == "bench" || command == "capacity")
         && let Some(at) = words.iter().position(|word| word == "--")

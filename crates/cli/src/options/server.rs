@@ -63,8 +63,8 @@ impl ServerArg {
         self.scheme
     }
 
-    /// Returns the address with its scheme. [`Self::parse`] reads the URL as the same server, whereas it reads an address
-    /// alone as SMTP without TLS.
+    /// Returns a text that [`Self::parse`] reads as the same server. For TLS or LMTP, it begins with the scheme,
+    /// because an address alone means SMTP without TLS.
     pub(crate) fn url(&self) -> String {
         let scheme = match self.scheme {
             Scheme::Smtp => return self.address.clone(),

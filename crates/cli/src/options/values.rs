@@ -90,8 +90,8 @@ pub(crate) fn stage(text: &str) -> Result<RateStage, String> {
     RateStage::parse(text)
 }
 
-/// Returns the number of recipients per message. If there are several patterns, each message has one recipient of each
-/// pattern. Otherwise `copies`, the value of `--recipients`, is the number.
+/// Returns the number of recipients per message. With several `--to` patterns, this is the number of patterns, because
+/// each message goes to one address of each pattern. Otherwise it is `copies`, the value of `--recipients`.
 ///
 /// # Errors
 ///
@@ -225,7 +225,7 @@ pub(crate) fn body_size(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Parses the number of sends that may be outstanding at a time. With `defaults`, each program uses its own default.
+/// Parses the number of outstanding sends. For `defaults`, each of the compared programs uses its own number.
 pub(crate) fn window(text: &str) -> Result<SendWindow, String> {
     match text {
         "defaults" => Ok(SendWindow::Defaults),
@@ -233,12 +233,11 @@ pub(crate) fn window(text: &str) -> Result<SendWindow, String> {
     }
 }
 
-/// Parses a share, which must be above 0.
+/// Parses a share above 0, such as `0.5` or `50%`.
 pub(crate) fn some_share(text: &str) -> Result<f64, String> {
     positive(text, probability)
 }
 
-/// Parses a factor from 1 to 1,000.
 pub(crate) fn growth(text: &str) -> Result<f64, String> {
     let factor = text.parse::<f64>().ok().filter(|factor| (1.0..=1_000.0).contains(factor));
     factor.ok_or_else(|| format!("{text:?} is not a valid factor; a factor is a number from 1 to 1000, such as 1.2"))

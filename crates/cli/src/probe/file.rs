@@ -111,8 +111,9 @@ fn route(mut section: Section<'_>, directory: &Path, errors: &ErrorCollector) ->
     keys
 }
 
-/// Adds an error for each of `keys` if the key that gives them a meaning is missing. A password without a user, for
-/// example, would otherwise let the probe send without a login. Must be called before the keys are taken.
+/// If a route lacks the key `needed`, adds an error for each of `keys` in the route, because these keys then have no
+/// effect. For example, a password without a user is refused, because the probe would send without a login. Must be
+/// called before the keys are read, because reading removes them.
 fn refuse_lone(section: &Section<'_>, needed: &str, keys: &[&str], errors: &ErrorCollector) {
     if section.key(needed).is_some() {
         return;

@@ -19,10 +19,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Sends a message every few seconds for months, and tells what became of each
+/// Sends a message every few seconds for months, and records what became of each message
 ///
-/// Every SERVER is a route with an account of its own: accepted, delivered, bounced, lost. The figures are at /metrics for
-/// Prometheus. Runs until Ctrl-C or SIGTERM; SIGHUP reads FILE again.
+/// For each SERVER, the probe counts how many messages were accepted, delivered, bounced and lost. Prometheus can read
+/// the counts at /metrics. The probe runs until Ctrl-C or SIGTERM. On SIGHUP, it reads FILE again.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = manual(), override_usage = USAGE)]
 pub(crate) struct ProbeArgs {
@@ -32,13 +32,14 @@ pub(crate) struct ProbeArgs {
     /// Configuration file (TOML) with routes. All keys are shown below.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Check FILE and exit: print its errors as FILE:LINE:COLUMN, exit status 2, or that it is OK, exit status 0.
+    /// Check FILE and exit. Errors are printed as FILE:LINE:COLUMN. The exit status is 2 if there are errors, otherwise
+    /// 0.
     #[arg(long, requires = "config")]
     check: bool,
-    /// Directory of the account, which survives a restart. One probe at a time can use it.
+    /// Directory for the counts, which survive a restart. Only one probe at a time can use a directory.
     #[arg(long, value_name = "DIR", required_unless_present = "config")]
     state: Option<PathBuf>,
-    /// Address of /metrics [default: 127.0.0.1:9725].
+    /// Address at which /metrics is served [default: 127.0.0.1:9725].
     #[arg(long, value_name = "HOST:PORT", value_parser = values::listening)]
     http: Option<String>,
     /// Send to public addresses, and watch mailboxes there. Use it only with servers of your own.
@@ -55,30 +56,30 @@ struct RouteArgs {
     /// Messages per time: 1/10s, 1/m, 30/h; at most 10/s [default: 1/10s].
     #[arg(long, value_name = "RATE", value_parser = values::rate, conflicts_with = "config")]
     rate: Option<f64>,
-    /// Recipient of the messages.
+    /// Address to which the probe sends mail.
     #[arg(long, value_name = "ADDRESS", conflicts_with = "config", required_unless_present = "config")]
     to: Option<String>,
     /// Sender, to whom notices of undeliverable mail go [default: the recipient].
     #[arg(long, value_name = "ADDRESS", conflicts_with = "config")]
     from: Option<String>,
-    /// HTTP interface of the mailrun sink where the mail arrives. Without --sink and --mailbox nobody sees what becomes of
-    /// accepted mail.
+    /// HTTP interface of the mailrun sink where the mail arrives. Without --sink or --mailbox, the probe cannot see
+    /// whether accepted mail arrives.
     #[arg(long, value_name = "URL", conflicts_with_all = ["config", "mailbox"])]
     sink: Option<String>,
-    /// Mailbox where the mail arrives: imaps://user@HOST, pops://user@HOST, maildir:DIR and their kin. The probe deletes its
-    /// own mail there, and no other.
+    /// Mailbox where the mail arrives: imaps://user@HOST, pops://user@HOST, maildir:DIR or similar. The kinds of URL
+    /// are those of mailrun sink --mailbox. In this mailbox, the probe deletes its own mail and no other mail.
     #[arg(long, value_name = "URL", conflicts_with = "config")]
     mailbox: Option<String>,
     /// File with the password of the mailbox in its first line [default: the environment variable MAILRUN_MAILBOX_PASSWORD].
     #[arg(long, value_name = "FILE", requires = "mailbox")]
     mailbox_password_file: Option<PathBuf>,
-    /// Time after which a message that has not arrived is lost [default: 10m].
+    /// Time after which a message that has not arrived counts as lost [default: 10m].
     #[arg(long, value_name = "TIME", value_parser = values::some_duration, conflicts_with = "config")]
     lost_after: Option<Duration>,
     /// Use of TLS; the certificate of the server is verified [default: none].
     #[arg(long, value_enum, conflicts_with = "config")]
     tls: Option<TlsMode>,
-    /// Trust the certificates in this PEM file instead of the system's, of servers and of mailboxes.
+    /// Trust the certificates in this PEM file instead of the system's, for servers and mailboxes.
     #[arg(long, value_name = "FILE", conflicts_with = "config")]
     cacert: Option<PathBuf>,
     /// Accept any certificate.

@@ -23,7 +23,7 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 const MAX_LOST_AFTER: Duration = Duration::from_secs(10 * 86_400);
 const MAX_RATE_PER_S: f64 = 10.0;
 
-/// A route as the user wrote it. `RouteKeys::route` replaces values that are `None` with their defaults.
+/// The values that the user gave for a route. `RouteKeys::route` replaces values that are `None` with their defaults.
 #[derive(Clone, Debug)]
 pub(crate) struct RouteKeys {
     pub(crate) name: String,
@@ -43,14 +43,12 @@ pub(crate) struct RouteKeys {
     pub(crate) mailbox: Option<MailboxKeys>,
 }
 
-/// The login at the server.
 #[derive(Clone, Debug)]
 pub(crate) struct LoginKeys {
     pub(crate) user: String,
     pub(crate) password: PasswordPlace,
 }
 
-/// The mailbox where the mail arrives.
 #[derive(Clone, Debug)]
 pub(crate) struct MailboxKeys {
     pub(crate) url: String,
@@ -108,8 +106,8 @@ impl RouteKeys {
             AddressPath::mailbox(address.as_bytes()).map_err(|_| anyhow!("{address:?} is not an address"))?;
         }
         ensure!(!to.is_empty(), "the recipient has no address");
-        // If the server's name can be looked up now, refuse addresses to which the probe may not send. If the lookup
-        // fails, start anyway, because the probe looks the name up again for each message.
+        // If the server's name has only public addresses and these are not allowed, fail now. If the lookup fails,
+        // start anyway, because the probe looks the name up again for each message.
         if Endpoint::resolve_all(self.server.address()).is_ok() {
             targets_of(self.server.address(), allowed)?;
         }

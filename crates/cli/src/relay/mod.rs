@@ -26,7 +26,8 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 /// Stores mail on disk and forwards it until it is delivered or bounced
 ///
-/// A message that was answered 250 is on disk. Runs until Ctrl-C or SIGTERM; SIGHUP reads FILE again.
+/// By default, the relay answers 250 only when the message is on disk. The relay runs until Ctrl-C or SIGTERM. On
+/// SIGHUP, it reads FILE again.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = manual(), override_usage = USAGE)]
 pub(crate) struct RelayArgs {
@@ -69,10 +70,11 @@ pub(crate) struct RelayArgs {
         help_heading = CONFIGURATION
     )]
     config: Option<PathBuf>,
-    /// Check FILE and exit: print its errors as FILE:LINE:COLUMN, exit status 2, or that it is OK, exit status 0.
+    /// Check FILE and exit. Errors are printed as FILE:LINE:COLUMN. The exit status is 2 if there are errors, otherwise
+    /// 0.
     #[arg(long, requires = "config", help = "Check FILE, print its errors, and exit", help_heading = CONFIGURATION)]
     check: bool,
-    /// When a message is answered 250 [default: sync].
+    /// When the relay answers 250 to a message [default: sync].
     #[arg(
         long,
         value_enum,
@@ -95,7 +97,7 @@ pub(crate) struct RelayArgs {
     keep_awake: KeepAwakeArg,
     #[command(flatten)]
     dialogue: DialogueArgs,
-    /// Allow delivery to public addresses; also by the environment variable MAILRUN_ALLOW_PUBLIC=1.
+    /// Allow delivery to public addresses. The environment variable MAILRUN_ALLOW_PUBLIC=1 does the same.
     #[arg(
         long,
         env = "MAILRUN_ALLOW_PUBLIC",
@@ -104,7 +106,7 @@ pub(crate) struct RelayArgs {
         help = "Allow delivery to public addresses"
     )]
     allow_public: bool,
-    /// Address of the HTTP interface: /metrics, /health, /ready.
+    /// Address of the HTTP interface, which serves /metrics, /health and /ready.
     #[arg(
         long,
         value_name = "HOST:PORT",
@@ -116,11 +118,11 @@ pub(crate) struct RelayArgs {
     /// Control socket for `mailrun queue` [default: control.sock in the spool directory].
     #[arg(long, value_name = "PATH", hide_short_help = true, help_heading = OBSERVATION)]
     control: Option<PathBuf>,
-    /// Write the run record (mailrun-run/1) to FILE at the end. With - it goes to standard output, and the summary to
-    /// standard error.
+    /// Write the run record (mailrun-run/1) to FILE at the end. With -, the record goes to standard output, and the
+    /// summary to standard error.
     #[arg(long, value_name = "FILE", hide_short_help = true, help_heading = OBSERVATION)]
     json: Option<PathBuf>,
-    /// Least severe messages to log; info logs each delivery [default: warn; with --config: info].
+    /// Minimum severity of logged messages; info logs each delivery [default: warn; with --config: info].
     #[arg(
         long,
         value_enum,
@@ -206,7 +208,7 @@ pub(crate) fn run(typed: &RelayArgs) -> Result<ExitCode> {
     let reread = reload(typed, changes);
     let orders = RelayOptions { reread, json: typed.json.clone(), live, log: log.clone(), dialogue };
     // Write through the log's writer, because a direct write would block if the reader of standard error has stopped
-    // reading. The writer takes one line at a time.
+    // reading. Write each line on its own, because the writer would escape line feeds inside a text.
     let write_log = |text: &str| text.lines().for_each(|line| log.write_line(line.as_bytes()));
     let code = match mailrun_relay::run(config, orders) {
         Ok(done) => {

@@ -28,10 +28,10 @@ use std::process::ExitCode;
 pub(crate) struct QueueArgs {
     #[command(subcommand)]
     what: QueueCommand,
-    /// Spool directory of the relay; it has the control socket.
+    /// Spool directory of the relay, which contains the control socket.
     #[arg(long, value_name = "DIR", global = true, conflicts_with = "config")]
     spool: Option<PathBuf>,
-    /// Configuration file of the relay.
+    /// Configuration file of the relay. The command takes the path of the control socket from this file.
     #[arg(long, value_name = "FILE", global = true)]
     config: Option<PathBuf>,
     /// Control socket of the relay, if it is not in the spool directory.
@@ -65,7 +65,8 @@ Exit status: 0 done; 1 no such message; 2 the relay does not answer.";
 enum QueueCommand {
     /// Lists the queue (postqueue -p)
     ///
-    /// An entry has the recipients of a message that share a next hop. Without entries it prints "Mail queue is empty".
+    /// Each entry has those recipients of one message that share a next hop. If there are no entries, the command
+    /// prints "Mail queue is empty".
     #[command(after_help = "\
 Examples:
   mailrun queue list --spool DIR
@@ -95,7 +96,7 @@ Examples:
     Retry(MessageSelectionArgs),
     /// Holds messages: they are not sent (postsuper -h)
     ///
-    /// They stay held after a restart, until they are released, and still expire.
+    /// Held messages stay held over a restart until they are released, but they still expire.
     #[command(after_help = "\
 Examples:
   mailrun queue hold 00000000000000ff --spool DIR
@@ -113,18 +114,18 @@ Examples:
   mailrun queue remove 00000000000000ff 0000000000000100 --spool DIR
   mailrun queue remove --hop mx:b.example --spool DIR")]
     Remove(MessageSelectionArgs),
-    /// Shows totals, and numbers per hop
+    /// Shows totals of the queue, and of each next hop
     #[command(after_help = "\
 Example:
   mailrun queue stats --spool DIR")]
     Stats,
-    /// Writes which (message, recipient) of a run are still in the spool of a relay that has stopped, for a bench
+    /// For a bench: writes the (message, recipient) pairs of a run that are still in the spool of a stopped relay
     #[command(hide = true)]
     Units {
         /// The run's id, 32 hexadecimal digits.
         #[arg(long, value_name = "HEX")]
         run_id: RunId,
-        /// File for the result, in the format of a ledger.
+        /// File to write the pairs to, in the ledger format of a bench.
         #[arg(long, value_name = "FILE")]
         ledger: PathBuf,
     },
@@ -132,7 +133,7 @@ Example:
 
 #[derive(Debug, Args)]
 struct QueueListArgs {
-    /// List only entries for this hop, named as in the list.
+    /// List only entries for this next hop, named as in the output of queue list.
     #[arg(long, value_name = "NAME")]
     hop: Option<String>,
     /// List only entries in this state.
@@ -149,7 +150,8 @@ struct MessageSelectionArgs {
     /// Queue ids, 16 hexadecimal digits each, or `all`.
     #[arg(value_name = "ID|all", required_unless_present = "hop", conflicts_with = "hop", value_parser = chosen)]
     ids: Vec<CommandScope>,
-    /// Messages with recipients at this hop, named as in the list. Their recipients at other hops are not retried or removed.
+    /// Messages with recipients at the next hop NAME, as printed by queue list. Their recipients at other hops are not
+    /// affected.
     #[arg(long, value_name = "NAME")]
     hop: Option<String>,
 }
@@ -180,8 +182,8 @@ impl QueueArgs {
             let overview = QueueOverview::ask(&mut operator)?;
             if let Some(reason) = self.nothing_found(&overview) {
                 mailrun_process::tell!("mailrun: {reason}");
-                // An empty list is no failure, but a command that changes messages has failed if its filter matches
-                // none.
+                // Exit with status 1 if a command that should change messages matched none. An empty list is no
+                // failure.
                 return Ok(ExitCode::from(if self.queue_order().is_some() { 1 } else { 0 }));
             }
             if overview.entries == 0 && matches!(self.what, QueueCommand::List(_)) {
@@ -216,7 +218,7 @@ impl QueueArgs {
         }
     }
 
-    /// Returns the command that the relay must carry out on messages, or `None` if this command only shows the queue.
+    /// Returns the change that this command makes to messages, or `None` if it only reads the queue.
     fn queue_order(&self) -> Option<OperatorCommand> {
         match self.what {
             QueueCommand::Flush | QueueCommand::Retry(_) => Some(OperatorCommand::Retry),
@@ -240,7 +242,7 @@ impl QueueArgs {
         match (&self.control, &self.spool, &self.config) {
             (Some(control), ..) => Ok(control.clone()),
             (_, Some(spool), _) => Ok(spool.join("control.sock")),
-            // Allow any delivery target, because only the path of the control socket in this file is used.
+            // This command contacts only the control socket and no next hop, so accept public next hops in the file.
             (_, _, Some(file)) => Ok(Config::read_within(file, DeliveryScope::Anywhere)?.control),
             (None, None, None) => bail!("no relay named: give --spool DIR, --control PATH or --config FILE"),
         }
@@ -289,8 +291,8 @@ impl<W: Write> ReplyPrinter<W> {
         Self { out, json, entries: 0, changed: None, failure: None }
     }
 
-    /// Prints a reply. If standard output fails while the queue is listed, returns `Break`, so that no more entries are
-    /// requested. A command that changes messages continues, because it must reach all of them.
+    /// If standard output fails while the queue is listed, returns `Break`, so that no more entries are requested. A
+    /// command that changes messages continues, because it must reach all of them.
     fn print(&mut self, reply: &ControlReply) -> ControlFlow<()> {
         let is_first = self.entries == 0;
         match reply {
@@ -351,12 +353,12 @@ impl<W: Write> ReplyPrinter<W> {
     }
 }
 
-/// Number of entries and next hops of the whole queue. If a filter matches nothing, the error message suggests these
-/// hops.
+/// How many entries the whole queue has, and for which next hops. If a filter matches nothing, the error message
+/// suggests these hops.
 #[derive(Debug, Default)]
 struct QueueOverview {
     entries: u64,
-    /// The hops that have entries. The hop with the most entries comes first.
+    /// Next hops with at least one entry, beginning with the hop that has the most entries.
     hops: Vec<HopRow>,
 }
 
@@ -386,7 +388,7 @@ impl QueueOverview {
         hop_names(&self.hops.iter().collect::<Vec<_>>())
     }
 
-    /// Explains that no entry is in this state, or only entries for other hops than `hop`.
+    /// Explains why nothing matches: no entry has this state, or all entries that have it are for other next hops.
     fn without_state(&self, hop: Option<&str>, state: EntryState) -> String {
         let name = state.name();
         let others: Vec<&HopRow> = self.hops.iter().filter(|other| in_state(other, state) > 0).collect();

@@ -49,14 +49,14 @@ Examples:
 
 Exit status: 0 undamaged; 1 damaged; 2 it could not be read.")]
     Check {
-        /// Spool directory.
+        /// Spool of a stopped relay.
         #[arg(value_name = "DIR")]
         directory: PathBuf,
     },
     /// Copies readable mail to a Maildir or a new spool
     ///
-    /// Copies the messages that are not fully delivered. To a new spool, with the state of each recipient; to a Maildir,
-    /// as one file per message.
+    /// Copies the messages that are not fully delivered. A new spool also gets the state of each recipient. A Maildir
+    /// gets one file per message.
     #[command(after_help = "\
 Examples:
   mailrun spool salvage /var/lib/mailrun --out spool:/var/lib/mailrun.new
@@ -64,7 +64,7 @@ Examples:
 
 Exit status: 0 everything was copied; 1 something was lost; 2 failed.")]
     Salvage {
-        /// Spool directory.
+        /// Spool of a stopped relay.
         #[arg(value_name = "DIR")]
         directory: PathBuf,
         /// Output, which must not exist yet: maildir:DIR or spool:DIR.
@@ -81,7 +81,7 @@ Example:
 
 Exit status: 0 everything was written; 1 something was damaged; 2 failed.")]
     Export {
-        /// Spool directory.
+        /// Spool of a stopped relay.
         #[arg(value_name = "DIR")]
         directory: PathBuf,
         /// Directory for ID.eml and ID.json; it must not exist yet.

@@ -58,7 +58,7 @@ pub(crate) fn open(targets: &[ExportTarget]) -> Result<()> {
     Ok(())
 }
 
-/// Writes the run to all files. If one of them fails, the others are still written.
+/// Writes the run to the file of each `--export`. If one file fails, the others are still written.
 ///
 /// # Errors
 ///

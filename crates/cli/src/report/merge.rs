@@ -13,22 +13,22 @@ use std::process::ExitCode;
 
 /// Merges the parts of a load that several machines sent, and judges them together
 ///
-/// Each part was sent by mailrun bench or mailrun source with --shard. Histograms are added bucket for bucket, and the
+/// Each part was sent by mailrun bench or mailrun source with --shard. Histograms are added bucket by bucket, and the
 /// ledgers of all parts are compared with the sinks' ledgers. Missing, late and repeated parts are named; parts of
-/// different plans are refused. Thresholds are those that the parts were given.
+/// different plans are refused. The thresholds given to the parts apply to the merged run.
 ///
 /// Writes run.json, report.md and report.html, as mailrun bench does, with the same exit status.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct MergeArgs {
-    /// Directories of the parts (--out), in any order.
+    /// Directories (--out) of the parts of one run, in any order.
     #[arg(value_name = "DIR", required = true)]
     directories: Vec<PathBuf>,
-    /// Sink that the mail arrived at, repeatable: the HTTP address of one that is running, or the directory (--out) of one
-    /// that has ended. Their ledgers are joined.
+    /// Sink at which the mail arrived, repeatable: the HTTP address of a running sink, or the directory (--out) of a
+    /// sink that has ended. The ledgers of all sinks are joined.
     #[arg(long, value_name = "http://HOST:PORT|DIR")]
     sink: Vec<String>,
-    /// Condition that the run must meet besides the parts' conditions, repeatable.
+    /// Additional condition that the merged run must meet, repeatable.
     #[arg(long = "threshold", value_name = "EXPRESSION", value_parser = source::threshold, help_heading = "Verdict")]
     thresholds: Vec<Threshold>,
     /// Exit with status 3 if the verdict is INVALID or INCONCLUSIVE, even without a threshold or a rate.
@@ -36,7 +36,7 @@ pub(crate) struct MergeArgs {
     strict: bool,
     #[command(flatten)]
     report: ReportArgs,
-    /// Run directory, instead of a new one in mailrun-results.
+    /// Write the results into DIR instead of a new directory in mailrun-results.
     #[arg(long, value_name = "DIR", value_parser = values::directory, help_heading = "Results")]
     out: Option<PathBuf>,
     /// Name of the run in reports [default: the parts' name].

@@ -20,30 +20,31 @@ use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Renders stored runs or a stored comparison again: as a page, a report, or in a format of other programs
+/// Renders stored runs or a stored comparison as a page, a report, or a file for other programs
 ///
-/// Reads records of every version since 0.1. Nothing is sent, and the verdict is not decided again: exit status 0 if the
-/// runs could be read and the files written, else 2.
+/// Reads records of every version since 0.1. Sends no mail, and does not decide the verdict again. The exit status is 0
+/// if the runs could be read and the files written, otherwise 2.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct StoredRunsArgs {
-    /// Runs: a run directory, a run.json, or - for standard input; or one comparison: its directory, or the file of --json.
+    /// Run directories, run.json files, or - for standard input. For a comparison: its directory, or the file that
+    /// --json wrote.
     #[arg(value_name = "RUN", required_unless_present = "schema")]
     runs: Vec<PathBuf>,
-    /// html, md, text, short, hist, json, csv, csv:TABLE, junit, prometheus, openmetrics, hlog, github, action-benchmark-bigger
-    /// or action-benchmark-smaller. Tables: series (default), stages, phases, errors, thresholds, ledger, slowest, missing,
-    /// domains, usage, events.
+    /// Output format: html, md, text, short, hist, json, csv, junit, prometheus, openmetrics, hlog or github. Other
+    /// formats are csv:TABLE, action-benchmark-bigger and action-benchmark-smaller. TABLE is series (default), stages,
+    /// phases, errors, thresholds, ledger, slowest, missing, domains, usage or events.
     #[arg(short, long, value_name = "FORMAT", default_value = "text", value_parser = export_format)]
     format: ExportFormat,
     /// Draw the curves and figures of another run beside those of this run, with --format html.
     #[arg(long, value_name = "RUN")]
     against: Option<PathBuf>,
-    /// Print a description of the run for publication: version, host, command and results. With short, it has five
-    /// lines.
+    /// Print a description of the run for publication: version, host, command and results. With short, the description
+    /// has five lines.
     #[arg(long, value_enum, value_name = "short", num_args = 0..=1, require_equals = true, default_missing_value = "full",
           hide_possible_values = true, conflicts_with_all = ["format", "against"])]
     share: Option<ShareLength>,
-    /// File to write; - is standard output. In a directory, each run gets a file of its own.
+    /// File to write, or - for standard output. In a directory, each run gets a file of its own.
     #[arg(short, long, value_name = "FILE|DIR|-")]
     out: Option<PathBuf>,
     /// Print the JSON schema of run.json, with the meaning of each field.
@@ -51,13 +52,13 @@ pub(crate) struct StoredRunsArgs {
     schema: bool,
 }
 
-/// Contents of the paths on the command line: any number of runs, or one comparison.
+/// What the paths on the command line contain: any number of stored runs, or one stored comparison.
 enum StoredReports {
     Runs(Vec<Record>),
     Comparison(Box<TextReport>),
 }
 
-/// Length of the description that `--share` prints.
+/// How long the description of a run is that `--share` prints for publication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum ShareLength {
     /// All items
@@ -111,7 +112,7 @@ impl StoredRunsArgs {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Reads the paths on the command line. A comparison must be the only path.
+    /// Reads the stored runs that the command line names. A stored comparison must be named alone.
     fn read(&self) -> Result<StoredReports> {
         let mut records = Vec::new();
         for path in &self.runs {

@@ -22,22 +22,24 @@ use std::process::ExitCode;
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Results")]
 struct DisplayArgs {
-    /// The report at the end: short fits a terminal of 80×24, full has all tables, none: exit status and errors only
+    /// Report at the end: short (fits a terminal of 80×24), full (all tables) or none (exit status and errors only)
     /// [default: short].
     #[arg(long, value_enum, value_name = "WHICH", hide_possible_values = true, hide_short_help = true)]
     report: Option<ReportKind>,
     /// Print the verdict alone
     ///
-    /// It is one line at the end: there is no progress and no report, unless --progress or --report asks for it.
+    /// At the end of the run, one line with the verdict is printed. Progress and a report are shown only if --progress
+    /// or --report asks for them.
     #[arg(short, long)]
     quiet: bool,
-    /// Progress on standard error. auto: dashboard on a terminal of at least 80×24 if the run takes over 2 s, else a line.
+    /// How to show progress on standard error. With auto, a run of over 2 s shows a dashboard on a terminal of at least
+    /// 80×24. Otherwise, auto shows a line.
     #[arg(long, value_enum, value_name = "HOW", default_value = "auto", hide_short_help = true)]
     progress: ProgressKind,
-    /// Print all tables, as --report full; source -m 1: print the dialogue with the server
+    /// Print all tables, like --report full. With source -m 1, print the dialogue with the server
     #[arg(short, long, conflicts_with_all = ["report", "quiet"])]
     verbose: bool,
-    /// Colours: auto is on a terminal, unless NO_COLOR is set or TERM is dumb.
+    /// Use of colours; auto uses them on a terminal, unless NO_COLOR is set or TERM is dumb.
     #[arg(long, value_enum, value_name = "WHEN", default_value = "auto", hide_short_help = true)]
     color: Color,
 }
@@ -47,7 +49,7 @@ impl DisplayArgs {
         if self.quiet && self.progress == ProgressKind::Auto { LiveMode::Off } else { self.progress.into() }
     }
 
-    /// Returns the length of the report, or `None` if no report is to be shown.
+    /// Returns how much of the report is shown, from one line (`Verdict`) to all tables (`Full`), or `None`.
     fn extent(&self) -> Option<ReportLength> {
         let kind = if self.verbose { Some(ReportKind::Full) } else { self.report };
         match kind {
@@ -68,8 +70,8 @@ pub(crate) struct ReportArgs {
     display: DisplayArgs,
     /// Write the run record to FILE
     ///
-    /// Its form is mailrun-run/1. With - it goes to standard output, which then has nothing else: the
-    /// report goes to standard error.
+    /// The format of the record is mailrun-run/1. With -, the record goes to standard output, and the report to
+    /// standard error.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Write the run in another format, repeatable: html=report.html, junit=mailrun.xml, csv=series.csv,
@@ -79,19 +81,18 @@ pub(crate) struct ReportArgs {
     exports: Vec<ExportTarget>,
 }
 
-/// The output that has standard output to itself, because a program reads it. All other text must go elsewhere.
+/// Whether standard output has text for the user or JSON for a program. With JSON, all other text must go elsewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StdoutUse {
-    /// Any text for the user.
     Text,
-    /// The events of `--live json`.
+    /// JSON lines with the progress, because a bench gave `--live json`.
     Events,
-    /// The run record of `--json -`.
+    /// The run record as JSON, because the user gave `--json -`.
     Record,
 }
 
 impl StdoutUse {
-    /// Returns the use that the options ask for.
+    /// Determines from the options what goes to standard output.
     ///
     /// # Errors
     ///
@@ -107,7 +108,7 @@ impl StdoutUse {
         }
     }
 
-    /// Returns the option that has standard output to itself.
+    /// Returns the option that makes standard output JSON, for use in errors, or `None` if the output is text.
     pub(crate) fn option(self) -> Option<&'static str> {
         match self {
             Self::Text => None,
@@ -117,10 +118,9 @@ impl StdoutUse {
     }
 }
 
-/// Kinds of report for `--report`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ReportKind {
-    /// At most 24 lines
+    /// A report of at most 24 lines
     Short,
     /// All tables
     Full,
@@ -128,17 +128,16 @@ pub(crate) enum ReportKind {
     None,
 }
 
-/// Kinds of progress for `--progress`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ProgressKind {
-    /// The dashboard if it suits the run and the terminal, otherwise the line
+    /// The dashboard in runs of over 2 s on a terminal of at least 80×24, otherwise one line
     #[default]
     Auto,
     /// The dashboard, wherever it can be drawn
     Dashboard,
-    /// One line; if standard error is not a terminal, a new one every five seconds
+    /// One line that is updated; without a terminal, a new line every five seconds
     Line,
-    /// Neither a dashboard nor a line
+    /// No progress at all
     None,
 }
 
@@ -154,8 +153,8 @@ impl From<ProgressKind> for LiveMode {
 }
 
 impl ReportArgs {
-    /// Returns the kind of progress output. A bench sets the hidden option `--live`, which then asks for JSON or for no
-    /// output. Otherwise `--progress` and `--quiet` decide.
+    /// Decides how the command shows its progress. If a bench asks for JSON or for no output with the hidden option
+    /// `--live`, the command obeys. Otherwise, `--progress` and `--quiet` decide.
     pub(crate) fn live(&self, mode: LiveMode) -> LiveMode {
         match mode {
             LiveMode::Json | LiveMode::Off => mode,
@@ -193,8 +192,8 @@ impl ReportArgs {
         shown
     }
 
-    /// Called for a run with a single message. Returns true if its dialogue must be shown, because the user gave
-    /// `--verbose` and standard output is free. The report is then reduced to the verdict.
+    /// Called before the source sends a single message. Returns true if the dialogue with the server must be shown,
+    /// because the user gave `--verbose` and standard output is free. The report is then reduced to the verdict.
     pub(crate) fn begin_dialogue(&mut self) -> bool {
         if !self.display.verbose || self.has_json_on_stdout() {
             return false;
@@ -238,13 +237,13 @@ impl ReportArgs {
         reader.letters.encode(&mailrun_report::render(record, extent, reader.width, reader.ink, details.as_deref()))
     }
 
-    /// Returns the output that has standard output to itself. Fails if two outputs want it.
+    /// Returns what goes to standard output. Fails if both the events and the run record would go there.
     pub(crate) fn stdout_use(&self, live: LiveMode) -> Result<StdoutUse> {
         StdoutUse::of(live, self.json.as_deref())
     }
 }
 
-/// Options for the tables of a scenario with several runs.
+/// Options for the output of a scenario that compares several runs in tables.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Results")]
 pub(crate) struct TableReportArgs {
@@ -252,7 +251,8 @@ pub(crate) struct TableReportArgs {
     display: DisplayArgs,
     #[command(flatten)]
     pub(crate) keep_awake: KeepAwakeArg,
-    /// Write the tables as JSON, with the figures of each run, which mailrun report shows again; - is standard output.
+    /// Write the tables and the figures of each run as JSON; - is standard output. mailrun report can show this file
+    /// again.
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     json: Option<PathBuf>,
 }
@@ -353,8 +353,8 @@ pub(crate) fn write_all(out: &mut impl Write, text: &str) -> Result<()> {
     stdout_written(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
 }
 
-/// Converts the result of writing to standard output. A reader that closes the pipe, as `head` does, causes no error,
-/// because it has read enough. Must not be used for other outputs.
+/// Returns an error if standard output could not be written. A reader that closes the pipe, as `head` does, causes no
+/// error, because it has read enough. Must not be used for other outputs, because the error text names standard output.
 pub(crate) fn stdout_written(written: io::Result<()>) -> Result<()> {
     match written {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
@@ -376,7 +376,7 @@ fn relative_path(path: &Path) -> String {
 pub(crate) enum Strictness {
     /// An INVALID or INCONCLUSIVE run succeeds, because the user asked for neither a threshold nor a rate.
     Lenient,
-    /// An INVALID or INCONCLUSIVE run fails, because there is a threshold, a rate or `--strict`.
+    /// An INVALID or INCONCLUSIVE run fails, because the user asked for a threshold, a rate or `--strict`.
     Strict,
 }
 
@@ -400,8 +400,8 @@ pub(crate) fn exit_code(record: &Record, strictness: Strictness) -> ExitCode {
     exit_status(record.verdict.outcome, record.ending == Some(Ending::Interrupted), strictness)
 }
 
-/// Returns the exit status for the outcome of a run, or of a scenario with several runs: 0 for PASS, 1 for FAIL, and 3
-/// for INVALID or INCONCLUSIVE, or 0 with `Lenient`. An interruption takes precedence over the outcome.
+/// Returns the exit status for an outcome: 0 for PASS, 1 for FAIL, and 3 for INVALID or INCONCLUSIVE, which give 0 with
+/// `Lenient`. An interrupted run has a status of its own, whatever its outcome.
 pub(crate) fn exit_status(outcome: Option<Outcome>, is_interrupted: bool, strictness: Strictness) -> ExitCode {
     match outcome {
         _ if is_interrupted => ExitCode::from(INTERRUPTED_STATUS),

@@ -24,7 +24,7 @@ pub(crate) struct CapabilityArgs {
     /// Write the certificate to this file, for --cacert of a client.
     #[arg(long, value_name = "FILE")]
     tls_write_cert: Option<PathBuf>,
-    /// Require a client certificate signed by one of these (PEM).
+    /// Require a client certificate signed by one of the authorities in this PEM file.
     #[arg(long, value_name = "FILE")]
     tls_client_ca: Option<PathBuf>,
     /// Do not resume TLS sessions: every handshake is a full one.

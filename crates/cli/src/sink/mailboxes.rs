@@ -18,37 +18,37 @@ pub(crate) const PASSWORD_VARIABLE: &str = "MAILRUN_MAILBOX_PASSWORD";
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Mailboxes")]
 pub(crate) struct MailboxArgs {
-    /// Mailbox to watch, or a pattern of them, repeatable: 'imaps://user{0..99}@mail.example', also imap://,
-    /// imap+starttls://, pop://, pops://, pop+starttls:// and maildir:DIR. Mail counts when it can be read there.
-    /// Nothing is changed in a mailbox, and mail that was in it before the run is skipped.
+    /// Mailbox to watch, or a pattern of mailboxes, repeatable: 'imaps://user{0..99}@mail.example', also imap://,
+    /// imap+starttls://, pop://, pops://, pop+starttls:// and maildir:DIR. A message counts when it can be read in the
+    /// mailbox. Without --expunge, nothing is changed in a mailbox. Mail that arrived before the run is skipped.
     #[arg(long, value_name = "URL")]
     mailbox: Vec<String>,
-    /// Domain of the addresses whose mail is in the mailboxes: user5 has the mail of user5@NAME, if its name has no domain
-    /// [default: the host of the URL].
+    /// Domain of the mail addresses of users whose names have no domain: the mailbox of user5 gets the mail to
+    /// user5@NAME [default: the host of the URL].
     #[arg(long, value_name = "NAME", requires = "mailbox", value_parser = values::host_name)]
     mailbox_domain: Option<String>,
-    /// File with the addresses of users whose address does not follow from their name: each line has a user, a blank
-    /// and an address.
+    /// File with the mail addresses of users whose address is not USER@NAME of --mailbox-domain. Each line has a user,
+    /// a blank and an address.
     #[arg(long, value_name = "FILE", requires = "mailbox")]
     mailbox_map: Option<PathBuf>,
-    /// Passwords: one for all users in the first line, or name:password per line [default: the environment variable
-    /// MAILRUN_MAILBOX_PASSWORD]. Without TLS they are sent to loopback addresses only.
+    /// File with the passwords: one for all users in the first line, or name:password per line [default: the
+    /// environment variable MAILRUN_MAILBOX_PASSWORD]. Without TLS, passwords are sent to loopback addresses only.
     #[arg(long, value_name = "FILE", requires = "mailbox")]
     mailbox_password_file: Option<PathBuf>,
     /// Authentication mechanism: plain, login, cram-md5, scram-sha-256, xoauth2 [default: the strongest one offered].
     #[arg(long, value_name = "NAME", requires = "mailbox", value_parser = str::parse::<Mechanism>)]
     mailbox_auth: Option<Mechanism>,
-    /// Trust these certificates (PEM) of servers of mailboxes.
+    /// Trust the certificates in this PEM file for the servers of mailboxes.
     #[arg(long, value_name = "FILE", requires = "mailbox")]
     mailbox_cacert: Option<PathBuf>,
-    /// Accept any certificate of these servers, and send passwords without TLS.
+    /// Accept any certificate of the servers of mailboxes, and send passwords even without TLS.
     #[arg(long, requires = "mailbox")]
     mailbox_insecure: bool,
-    /// Ask for new mail at this interval, even servers that could announce it (IDLE). Times are then only as exact as
-    /// this interval.
+    /// Ask for new mail at this interval, even if the server can announce new mail (IDLE). Arrival times are then only
+    /// as exact as this interval.
     #[arg(long, value_name = "TIME", value_parser = values::some_duration)]
     poll: Option<Duration>,
-    /// Fetch whole messages and check their bodies, not only the header field with the trace.
+    /// Fetch whole messages and check their bodies, not only the trace header.
     #[arg(long)]
     whole: bool,
     /// Delete messages of this run after they have been counted, and no others.

@@ -30,9 +30,9 @@ pub(crate) struct SinkArgs {
     /// Address to listen on; port 0 picks a free port, unix:PATH makes a unix-domain socket.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:2525", conflicts_with = "mailbox")]
     listen: String,
-    /// Address of the HTTP interface, which serves JSON: /status, /ledger, /ledger/RUN, /record/RUN, and takes rules
-    /// with PUT /rules. Requests must name the server by an address, localhost, the name of this host, HOST or
-    /// --hostname; others are answered 421.
+    /// Address of the HTTP interface. /status, /ledger, /ledger/RUN and /record/RUN give JSON, and PUT /rules replaces
+    /// the rules. The Host of a request must be an IP address, localhost, the name of this host, HOST or --hostname;
+    /// other requests get 421.
     #[arg(long, value_name = "HOST:PORT")]
     http: Option<String>,
     /// End after this number of messages.
@@ -107,8 +107,8 @@ struct DumpArgs {
     /// Write each message to its own file in DIR.
     #[arg(long, value_name = "DIR")]
     dump_dir: Option<PathBuf>,
-    /// Append all messages to FILE, each after a line of JSON, {"bytes":N,"client":…,"sender":…,"recipients":[…]}, and
-    /// followed by a line feed after its N bytes.
+    /// Append all messages to FILE. Before each message is a line of JSON,
+    /// {"bytes":N,"client":…,"sender":…,"recipients":[…]}, and after its N bytes a line feed.
     #[arg(long, value_name = "FILE")]
     dump_file: Option<PathBuf>,
     /// Deliver messages into the Maildir DIR.
@@ -137,8 +137,8 @@ pub(crate) struct SinkFaultArgs {
     /// Read rules from a file: TOML or JSON.
     #[arg(long, value_name = "FILE")]
     rules: Option<PathBuf>,
-    /// Take the rules of a receiver with documented limits, such as yahoo, instead of a file. `mailrun sink --rules-like
-    /// list` shows all, with their sources.
+    /// Take the rules of a receiver with documented limits, such as yahoo, instead of a file. `mailrun sink
+    /// --rules-like list` shows all receivers, with the sources of their rules.
     #[arg(long, value_name = "NAME", value_parser = rules_like, conflicts_with = "rules")]
     rules_like: Option<RulesLike>,
 }

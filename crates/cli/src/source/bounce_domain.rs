@@ -34,8 +34,7 @@ pub(crate) fn warn(from: &AddressPattern, to: &[AddressPattern], server: &str) {
     }
 }
 
-/// Returns true if the domain is public and seems to belong to others. It seems to be the user's if a name in `own` is
-/// the same domain, a subdomain or a parent domain.
+/// Returns true if the domain is public, and no name in `own` is the same domain, a subdomain or a parent domain.
 fn is_of_others(domain: &str, own: &[String]) -> bool {
     let is_within =
         |name: &str, domain: &str| name.strip_suffix(domain).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));

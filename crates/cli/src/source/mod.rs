@@ -76,10 +76,10 @@ pub(crate) struct LoadArgs {
     /// Number of messages, over all sessions.
     #[arg(short, long, visible_short_alias = 'n', value_name = "N", value_parser = values::some)]
     pub(crate) messages: Option<u64>,
-    /// Length of the run.
+    /// Send messages for this long.
     #[arg(short, long, value_name = "TIME", value_parser = values::some_duration)]
     pub(crate) duration: Option<Duration>,
-    /// Parallel sessions.
+    /// Number of parallel sessions.
     #[arg(short, long, visible_short_alias = 'c', value_name = "N", default_value = "100", value_parser = values::sessions)]
     pub(crate) sessions: u32,
     /// Open loop: messages per second, however slow the server is.
@@ -93,12 +93,13 @@ pub(crate) struct LoadArgs {
     /// Distribution of messages over time, with --rate or --stage [default: constant].
     #[arg(long, value_enum)]
     pub(crate) arrival: Option<Arrival>,
-    /// Leave messages of the first TIME out of rates, latencies and durations. They are sent and accounted for.
+    /// Warm up for TIME: messages from this time do not count in rates, latencies and durations. They are sent and
+    /// accounted for.
     #[arg(long, value_name = "TIME", value_parser = values::some_duration)]
     pub(crate) warm_up: Option<Duration>,
     #[command(flatten)]
     pub(crate) session: SessionArgs,
-    /// Serve live metrics of the load in the format of Prometheus: /metrics.
+    /// Serve live metrics of the load for Prometheus at /metrics.
     #[arg(long, value_name = "HOST:PORT", value_parser = values::tcp_address, help_heading = "Results")]
     http: Option<SocketAddr>,
     #[command(flatten)]
@@ -143,7 +144,7 @@ impl SessionArgs {
     }
 }
 
-/// The content and the envelope of messages. The commands source, bench and worker share these options.
+/// Options for the content and the envelope of messages, which the commands source, bench and worker share.
 #[derive(Debug, Args)]
 pub(crate) struct MessageArgs {
     #[command(flatten)]
@@ -162,16 +163,16 @@ struct EnvelopeArgs {
     #[arg(long, visible_alias = "rcpt", value_name = "ADDRESS", default_value = DEFAULT_RECIPIENT,
           value_parser = values::recipient)]
     to: Vec<AddressPattern>,
-    /// Recipients per message: a number, a range 1..5, or by weight 1:90,50:10. A message goes to different addresses of
-    /// the --to pattern, which must have that many.
+    /// Recipients per message: a number, a range 1..5, or by weight 1:90,50:10. The recipients of a message are
+    /// different addresses of the --to pattern, which must have enough addresses.
     #[arg(long, value_name = "N", default_value = "1", value_parser = values::recipients)]
     recipients: Distribution,
-    /// Tell the recipients of a message apart by a number in the local part (to0, to1, user17+2), not by their
-    /// addresses. The default recipient always gets a number. See docs/workloads.md.
+    /// Add a number to the local part of each recipient (to0, to1, user17+2), to tell the recipients of a message
+    /// apart. With several recipients, the default always gets a number. See docs/workloads.md.
     #[arg(long)]
     tag_recipients: bool,
-    /// Sender address, which gets the bounces, <> for none, or a pattern: user{0..9999}@{a.example:70,b.example:30} picks a number at random,
-    /// and a domain by weight.
+    /// Sender address, which gets the bounces, <> for none, or a pattern of addresses. For example,
+    /// user{0..9999}@{a.example:70,b.example:30} picks a number at random, and a domain by weight.
     #[arg(long, value_name = "ADDRESS", default_value = "from@example.com", value_parser = values::sender)]
     from: AddressPattern,
     /// Host name to send in EHLO or LHLO.
@@ -179,8 +180,8 @@ struct EnvelopeArgs {
     ehlo: String,
 }
 
-/// The default recipient. Nobody has this address, so the source may add a number to it when a message has several
-/// recipients.
+/// Recipient of all messages if the user gives no `--to`. If a message has several recipients, the source adds a number
+/// to this address. The address cannot belong to a stranger, because example.com is reserved (RFC 2606).
 const DEFAULT_RECIPIENT: &str = "to@example.com";
 
 impl EnvelopeArgs {
@@ -189,8 +190,8 @@ impl EnvelopeArgs {
         if self.tag_recipients || is_default { RecipientTags::On } else { RecipientTags::Off }
     }
 
-    /// Returns the number of recipients per message. A single address pattern is used `--recipients` times. Of several
-    /// patterns, each gives one recipient.
+    /// Returns the number of recipients per message. With a single address pattern, this is the value of
+    /// `--recipients`. With several patterns, each of them gives one recipient.
     ///
     /// # Errors
     ///
@@ -202,7 +203,6 @@ impl EnvelopeArgs {
     }
 }
 
-/// The content of the messages.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Messages")]
 struct ContentArgs {
@@ -216,8 +216,8 @@ struct ContentArgs {
     /// Largest size of the corpus in memory; a larger corpus is rejected [default: 1G].
     #[arg(long, value_name = "BYTES", value_parser = values::bytes, requires = "corpus")]
     max_corpus_size: Option<u64>,
-    /// Skip invalid messages of the corpus: empty ones, those with NUL bytes or lines of more than 998 bytes, and those
-    /// that begin with a byte order mark or with a line that is no header field.
+    /// Skip invalid messages instead of rejecting the corpus. A message is invalid if it is empty, has NUL bytes or
+    /// lines of more than 998 bytes, or begins with a byte order mark or a line that is not a header field.
     #[arg(long, requires = "corpus")]
     corpus_skip_bad: bool,
     /// Send generated MIME messages: text, HTML, and an attachment that fills up the size.
@@ -233,13 +233,13 @@ struct ContentArgs {
     /// always adds it.
     #[arg(long)]
     auto_submitted: bool,
-    /// Add no trace header: what was delivered then cannot be checked, only what was accepted.
+    /// Add no trace header. mailrun can then check only which messages were accepted, but not which were delivered.
     #[arg(long)]
     no_trace: bool,
 }
 
-/// Options that may differ between the machines that send a load together, because they do not decide which messages
-/// are sent when.
+/// Options that may differ between the machines that send a load together, because they decide neither which messages
+/// are sent nor when.
 const HOST_OPTIONS: [&str; 7] = ["http", "cacert", "tls-cert", "tls-key", "password-file", "bind", "give-up"];
 
 const DEFAULT_CORPUS_BYTES: u64 = 1 << 30;
@@ -264,8 +264,8 @@ impl LoadArgs {
         bounce_domain::warn(&envelope.from, &envelope.to, server);
     }
 
-    /// Refuses thresholds for figures that the run does not have. Also refuses several patterns of recipients together
-    /// with `--recipients`.
+    /// Returns an error if a threshold is for a figure that the run does not have, for example for a stage that no
+    /// `--stage` defines. Also fails if `--recipients` is given with several patterns of recipients.
     pub(crate) fn check_thresholds(&self) -> Result<()> {
         self.message.envelope.recipients()?;
         check_load_stages(&self.asked.thresholds, &self.stages)?;
@@ -283,7 +283,8 @@ impl LoadArgs {
         !self.message.content.no_trace
     }
 
-    /// Returns the arrival process of the messages: closed loop, or how an open loop spreads them over time.
+    /// Returns when messages are sent: one after the other in each session of a closed loop or, in an open loop, spread
+    /// over time as `--arrival` says.
     ///
     /// # Errors
     ///
@@ -295,8 +296,8 @@ impl LoadArgs {
         Ok(arrival_with(self.arrival, offer))
     }
 
-    /// Returns how a capacity search spreads the messages of a trial over time. The answer does not depend on the rate
-    /// of the trial, which the search has yet to choose.
+    /// Returns how a capacity search spreads the messages of a trial over time. Unlike [`Self::arrival`], needs no
+    /// rate, because the search chooses the rate of each trial only later.
     pub(crate) fn arrival_of_trials(&self) -> Arrival {
         self.arrival.unwrap_or(Arrival::Constant)
     }
@@ -341,8 +342,8 @@ impl LoadArgs {
         })
     }
 
-    /// Returns the whole load, of which each machine sends a part. Numbers are written in one form (`10000` for `10k`),
-    /// because all machines must compute the same hash of the options.
+    /// Returns a description of the whole load, of which this machine may send only a part. Writes numbers in one form
+    /// (`10000` for `10k`), because all machines must compute the same hash of the options.
     pub(crate) fn whole(&self, typed: &TypedOptions, approach: &ConnectionArgs, server: &str) -> WholeLoad {
         let seconds = |time: Option<Duration>| time.map(|time| time.as_secs_f64());
         let options = load_options(typed)
@@ -373,12 +374,12 @@ pub(crate) fn load_options(typed: &TypedOptions) -> PartyOptions {
 #[command(next_help_heading = "Verdict")]
 pub(crate) struct CriteriaArgs {
     /// Condition that the run must meet, repeatable: 'accepted.p99 < 50ms', 'delivered.rate > 5000/s',
-    /// 'delivered.within(60s) >= 95%', 'rejected <= 0.1%'. A stage or phase takes p50, p99.9, min, mean, max, count
-    /// or within(TIME); a stage also takes rate. rejected, failed, lost, duplicates and corrupt must be 0 by default.
-    /// 'stage peak: accepted.p99 < 50ms' is about the messages of one --stage.
+    /// 'delivered.within(60s) >= 95%', 'rejected <= 0.1%'. The name of a stage or phase is followed by p50, p99.9, min,
+    /// mean, max, count or within(TIME), or, for a stage, rate. By default, rejected, failed, lost, duplicates and
+    /// corrupt must be 0. 'stage peak: accepted.p99 < 50ms' applies only to the messages of the --stage named peak.
     #[arg(long = "threshold", value_name = "EXPRESSION", value_parser = threshold)]
     pub(crate) thresholds: Vec<Threshold>,
-    /// Condition like --threshold, on what the source sees; the run ends as soon as it is not met.
+    /// End the run as soon as the source sees that this condition is not met. The syntax is that of --threshold.
     #[arg(long, value_name = "EXPRESSION", value_parser = aborting_threshold)]
     abort_on: Vec<Threshold>,
     /// End the run if connections fail and the server has neither accepted nor rejected a message for this long.

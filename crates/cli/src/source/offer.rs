@@ -8,7 +8,7 @@ use mailrun_measurement::threshold::{MetricSource, Threshold};
 use mailrun_measurement::trace::MAX_LOAD_STAGES;
 use mailrun_text::words::listed;
 
-/// Returns the arrival process of a load. Without a rate or stages, the load is a closed loop.
+/// Returns how messages are distributed over time. Without a rate or stages, the load is a closed loop.
 pub(crate) fn arrival_with(typed: Option<Arrival>, offer: Option<&OfferedRate>) -> Arrival {
     offer.map_or(Arrival::Closed, |_| typed.unwrap_or(Arrival::Constant))
 }
@@ -32,7 +32,8 @@ pub(crate) fn offered_rate(rate: Option<f64>, stages: &[RateStage]) -> Result<Op
     Ok(Some(OfferedRate::Stages(stages.to_vec())))
 }
 
-/// Refuses thresholds for the time until a message was created, because this time is always 0 in a closed loop.
+/// Refuses thresholds for the time from when a message is due until it is created. In a closed loop, this time is
+/// always 0, because a message is due when it is created.
 pub(crate) fn check_closed_loop<'t>(mut thresholds: impl Iterator<Item = &'t Threshold>) -> Result<()> {
     let created = Some(MetricSource::Stage(Stage::Created));
     match thresholds.find(|threshold| threshold.is_of_time() && threshold.source() == created) {

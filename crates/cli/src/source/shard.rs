@@ -7,7 +7,7 @@ use mailrun_load::source::{PlanHash, Shard, SourceShard};
 use mailrun_measurement::RunId;
 use std::time::Duration;
 
-/// Shortest wait before which the user is told when the load will begin.
+/// The user is told when the load will begin if that is at least this far in the future.
 const MIN_ANNOUNCED_WAIT: Duration = Duration::from_secs(2);
 
 /// Options for one part of a load that several machines send.
@@ -16,8 +16,8 @@ const MIN_ANNOUNCED_WAIT: Duration = Duration::from_secs(2);
 pub(crate) struct ShardArgs {
     /// Send one part of the load: I/N, where I counts from 0, as JOB_COMPLETION_INDEX and SLURM_PROCID do
     ///
-    /// --messages, --rate, --stage and --sessions apply to all N parts together. Thresholds are not judged: mailrun
-    /// merge does that with all parts. See docs/cluster.md.
+    /// --messages, --rate, --stage and --sessions describe the whole load, which the N machines divide among them.
+    /// After the run, mailrun merge joins the results of all parts, and judges the thresholds. See docs/cluster.md.
     #[arg(long, value_name = "I/N", value_parser = shard, requires = "start_at", hide_short_help = true,
           conflicts_with = "abort_on")]
     shard: Option<Shard>,

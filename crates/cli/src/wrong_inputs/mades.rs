@@ -1,4 +1,4 @@
-//! Tests of wrong inputs to the MADES commands, with words that the one-line answer must contain.
+//! Tests that the MADES commands refuse wrong inputs with an error of one line that contains the given words.
 //!
 //! Blanks separate the words of a command line. `~` stands for a blank within a word, and `{}` for
 //! a directory with the files of [`FILES`].

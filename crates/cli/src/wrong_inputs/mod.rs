@@ -1,6 +1,6 @@
-//! Tests of wrong inputs to bench and its scenarios, source, sink, capacity, compare and
-//! install-links. Each must be refused before any load is sent, with one line that names the cause
-//! and what to type.
+//! Tests that bench and its scenarios, source, sink, capacity, compare and install-links refuse wrong options, values
+//! and files. Each command line must be refused before any load is sent, with one line that names the cause and what to
+//! type.
 mod mades;
 mod relay;
 
@@ -12,8 +12,8 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 
-/// Returns what `mailrun` answers to a command line, without starting a process. If the command is
-/// not refused, it runs in the process of the test, which then fails.
+/// Returns the error that `mailrun` prints for a command line, without starting a process. If the
+/// command line is accepted by mistake, the command runs inside the test, and the test then fails.
 pub(crate) fn refusal(words: &[String]) -> String {
     let words: Vec<OsString> =
         std::iter::once("mailrun").chain(words.iter().map(String::as_str)).map(OsString::from).collect();
@@ -401,9 +401,8 @@ const THRESHOLDS_AND_RESULTS: &[Row] = &[
     ("bench --give-up 0s", "--give-up"),
 ];
 
-/// Command lines that users of k6, Locust, vegeta, swaks or our other commands may type out of habit.
-/// Those that work as expected have tests of their own: `accepted.med`, `--quiet --progress none`,
-/// `5us`.
+/// Command lines that users of k6, Locust, vegeta, swaks or our other commands may type out of habit. Habits that
+/// mailrun accepts, such as `accepted.med` and `5us`, are tested elsewhere.
 const HABITS: &[Row] = &[
     ("bench --threshold accepted.p(99)<500ms", "unknown figure \"p(99)\"; use p99"),
     (
@@ -625,8 +624,8 @@ const SHARDS: &[Row] = &[
     ("source 127.0.0.1:2 --shard=0/9 AT --messages=5 --sessions=9", "too few for 9 parts"),
 ];
 
-/// Name of an option in another tool, the commands to try it with, and mailrun's name for the option, which the answer
-/// must contain.
+/// Each row has an option's name in another tool, and the mailrun commands that the test runs with it. Last comes a
+/// text that the error must contain, usually mailrun's own name.
 const NAMES: &[(&str, &[&str], &str)] = &[
     ("--size", &["source 127.0.0.1:1", "bench"], "--message-size"),
     ("--auth", &["source 127.0.0.1:1", "bench"], "--user"),
@@ -687,7 +686,7 @@ fn files(place: &Path) {
     fs::write(place.join("taken/smtp-source"), "a tool").unwrap();
 }
 
-/// Splits a command line into words, and replaces AT, DIR and `␣`.
+/// Splits a command line into words. `AT` stands for a `--start-at`, `DIR` for `place`, and `␣` for a blank.
 fn words(line: &str, place: &Path) -> Vec<String> {
     let place = place.to_str().unwrap();
     let word = |word: &str| match word {

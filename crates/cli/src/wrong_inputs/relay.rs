@@ -3,8 +3,8 @@
 use crate::wrong_inputs::assert_refused;
 use std::fs;
 
-/// A command line, and words that its answer must contain. `GOOD` stands for a valid relay.toml.
-/// `DIR` stands for a directory that contains a file `file` and an empty directory `empty`.
+/// A command line, and words that the error message must contain. `GOOD` stands for a valid relay.toml. `DIR` stands
+/// for a directory that contains a file `file` and an empty directory `empty`.
 type Row = (&'static str, &'static [&'static str]);
 
 const NO_RELAY: &str = "--config <FILE>, or --to <WHERE> and --spool <DIR>, is required";

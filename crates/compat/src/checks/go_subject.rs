@@ -1,11 +1,12 @@
-//! Formats go-smtp-source's subject. The first eight bytes of the input are the number, and the rest is the format. The
-//! subject must not be longer than the widths in the format allow, and a format without a percent sign must not change.
+//! Checks the code that formats the subject line of go-smtp-source. The first eight bytes of the test input are the
+//! message number, and the rest is the format string. The result must not be longer than the widths in the format
+//! allow. A format string without a percent sign must stay unchanged.
 use crate::go_smtp_source::subject::subject;
 
 pub fn check(data: &[u8]) {
     let Some((number, format)) = data.split_first_chunk() else { return };
-    // Cut the format at 60 bytes, because each verb may produce ten million characters. Go compares a width with its
-    // limit of one million before it adds the last digit.
+    // Cut the format string at 60 bytes, because each verb, such as `%9999999d`, may produce ten million characters. Go
+    // limits a width to one million, but does not check it again after the last digit, so ten million passes.
     let Ok(format) = std::str::from_utf8(&format[..format.len().min(60)]) else { return };
     let number = i64::from_le_bytes(*number);
     let text = subject(format, number);

@@ -20,7 +20,7 @@ pub(crate) enum BadFlag {
     /// The user asked for the usage with `-h`, which is not a mistake.
     #[error("help requested")]
     Help,
-    /// A value with which the imitated program would crash. mailrun refuses it instead.
+    /// A value that mailrun refuses, because with it the imitated program would crash, hang or exhaust memory.
     #[error("invalid value \"{value}\" for flag -{name}: {why}")]
     Refused { name: &'static str, value: String, why: &'static str },
 }
@@ -100,7 +100,7 @@ pub(crate) fn quote(c: char, mark: char, out: &mut String) {
         '\t' => 't',
         '\u{b}' => 'v',
         _ if c == mark || c == '\\' => c,
-        // Use Rust's table of printable characters, although Go's table differs in a few cases.
+        // Write printable characters unchanged. Rust and Go disagree on whether a few characters are printable.
         _ if matches!(c, '\'' | '"') || c.escape_debug().len() == 1 => return out.push(c),
         _ => {
             let number = u32::from(c);

@@ -44,7 +44,7 @@ fn plain_digits(digits: &str) -> Result<(u32, String), BadNumber> {
     Ok((base, plain))
 }
 
-/// Returns true if each underscore is between two digits, or between the prefix and a digit.
+/// Returns true if each underscore of a Go number is between digits (`1_000`), or follows the prefix (`0x_ff`).
 fn are_grouped(digits: &str, has_prefix: bool) -> bool {
     !digits.contains("__") && !digits.ends_with('_') && (has_prefix || !digits.starts_with('_'))
 }

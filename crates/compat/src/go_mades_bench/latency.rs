@@ -1,7 +1,7 @@
 //! Mean and median of the latencies of a stage. Both are exact enough for the report, which prints whole milliseconds.
 use std::time::Duration;
 
-/// Upper end of the histogram: one hour. Longer latencies count as one hour, so a median above that is too low.
+/// Upper end of the histogram: one hour. Longer latencies count as one hour, so the reported median is never higher.
 const MAX_LATENCY_MS: usize = 3_600_000;
 
 #[derive(Clone, Debug, Default)]
@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn samples_below_the_first_count_in_the_median() {
-        // go-mades-bench prints 0 as the median of these times, because it ignores latencies below the first one.
+        // go-mades-bench ignores latencies shorter than its first one, here 1,999 of 2,000, and prints a median of 0.
         let times = of([60].into_iter().chain((0..1999).map(|number| 3 + number % 3)));
         assert_eq!(times.median(), ms(4));
         assert_eq!(times.count(), 2000);
@@ -79,15 +79,15 @@ mod tests {
 
     #[test]
     fn the_mean_does_not_freeze() {
-        // For each message, go-mades-bench adds the deviation divided by the count to its mean, in whole nanoseconds.
-        // After some millions of messages, this quotient is zero, and its mean no longer changes.
+        // For each message, go-mades-bench adds (latency − mean) / count to its mean, in whole nanoseconds. After some
+        // millions of messages, this quotient is zero, and the mean no longer changes.
         let mut times = LatencyHistogram::default();
         for time in [ms(10), ms(14)] {
             (0..1_000_000).for_each(|_| times.record(time));
         }
         assert_eq!((times.mean(), times.median()), (ms(12), ms(12)));
-        // go-mades-bench's mean stays at 10 ms after five million samples of 10 ms and then five million of 14 ms. Set
-        // this state directly, because recording ten million samples would make the test slow.
+        // After five million samples of 10 ms and five million of 14 ms, go-mades-bench still prints 10 ms, not 12 ms.
+        // Set this state directly, because recording ten million samples would make the test slow.
         let half = 5_000_000;
         let times = LatencyHistogram { count: 2 * half, sum_ns: u128::from(half) * 24_000_000, by_ms: Vec::new() };
         assert_eq!(times.mean(), ms(12));
@@ -104,8 +104,8 @@ mod tests {
 
     #[test]
     fn a_value_never_seen_before_costs_no_search() {
-        // To record a new value, go-mades-bench walks through all smaller values. This test records every millisecond
-        // of an hour once, so such a search would make it very slow.
+        // go-mades-bench searches all smaller values to record a new one, but our histogram must find the place at
+        // once. This test records every millisecond of an hour, so a search would make it very slow.
         let times = of((0..=3_600_000).rev());
         assert_eq!(times.median(), Duration::from_secs(1800));
         assert_eq!(times.mean(), Duration::from_secs(1800));

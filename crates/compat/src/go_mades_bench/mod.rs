@@ -22,8 +22,8 @@ use options::Options;
 use std::process::ExitCode;
 use std::rc::Rc;
 
-/// Runs go-mades-bench. The exit status is 0 if everything was done or the run was interrupted, 1 after a fatal error
-/// or if a message did not get through, and 2 after a bad flag.
+/// Returns the exit status, which is 0 if everything was done or the run was interrupted, 1 after a fatal error or if a
+/// message did not get through, and 2 after a bad flag.
 pub(super) fn run(call: &Invocation) -> ExitCode {
     let options = match Options::parse(&call.arguments) {
         Ok(options) => options,

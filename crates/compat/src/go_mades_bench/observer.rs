@@ -153,8 +153,8 @@ impl ObserverState {
             self.outcome = RunOutcome::Interrupted;
             return StopRequest::StopNow;
         }
-        // Let the run end only after the second poll, because even the shortest run must print an intermediate report
-        // first.
+        // Do not end the run in the first poll, so that even the shortest run prints an intermediate report. After the
+        // end, `due_report` prints none.
         let completed = self.stages.last().and_then(|last| last.completed).filter(|_| !is_first);
         if let (None, Some(completed)) = (times.ended, completed) {
             times.ended = Some(completed);

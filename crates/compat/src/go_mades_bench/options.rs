@@ -31,7 +31,7 @@ pub(super) struct Options {
     pub(super) mode: String,
 }
 
-/// The flags for one broker. Their names begin with `inbox` or `outbox`, for example `inbox-addr`.
+/// Flags of go-mades-bench for one broker. Their names begin with `inbox` or `outbox`, for example `inbox-addr`.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct BrokerFlags {
     pub(super) queue: String,

@@ -24,11 +24,11 @@ const MAX_IN_TRANSIT: u64 = 1_000_000;
 /// Time-out of a single message: one year, which is practically forever, because go-mades-bench has no such time-out.
 /// Instead, the whole run ends if no message arrives for the time of `--timeout`.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 60 * 60);
-/// Time for which the queues are read after the last message, because go-mades-bench waits as long for late messages.
+/// Time for which late messages are still read after the last expected one. go-mades-bench waits as long.
 const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Returns the options for the engine. Fails if an address is invalid, or if it is public and public addresses are not
-/// allowed.
+/// Converts the flags of go-mades-bench into options for mailrun's own MADES bench. Fails if an address is invalid, or
+/// if it is public and public addresses are not allowed.
 pub(super) fn plan(
     options: &Options,
     mode: MadesMode,
@@ -37,7 +37,7 @@ pub(super) fn plan(
 ) -> Result<MadesOptions, FatalError> {
     let uses_outbox = mode != MadesMode::Amqp;
     let outbox = broker("outbox", if uses_outbox { &options.outbox } else { &options.inbox }, public)?;
-    // Ignore the flags of the inbox in tracing mode, in which no inbox is read.
+    // In tracing mode, the bench reads no inbox, so ignore the flags for the inbox and fill the field with the outbox.
     let inbox = if mode == MadesMode::Tracing { outbox.clone() } else { broker("inbox", &options.inbox, public)? };
     let max_in_transit = in_transit(options);
     Ok(MadesOptions {
@@ -85,7 +85,7 @@ pub(super) fn plan(
     })
 }
 
-/// Returns the maximum number of messages in transit. It never exceeds the number of messages in the run.
+/// Returns `-max-in-transit`, which is 0 for no limit, but at most the number of messages in the run.
 fn in_transit(options: &Options) -> u64 {
     let all = if options.messages == 0 { MAX_IN_TRANSIT } else { options.messages.min(MAX_IN_TRANSIT) };
     if options.max_in_transit == 0 { all } else { options.max_in_transit.min(all) }

@@ -1,4 +1,4 @@
-//! The stages that each mode reports, with their names and the assumed size of their events.
+//! The stages of messages that go-mades-bench reports in each mode, with the message sizes from which it computes mb/s.
 use mailrun_mades_bench::{MadesMode, MessageStage};
 
 /// Size in bytes that go-mades-bench assumes, instead of measuring it, for an event and for a toolbox's reply.

@@ -263,7 +263,7 @@ mod tests {
         let before = clock::now();
         let tasks = async move { [run.next_message().await, run.next_message().await] };
         let began = worker::run(|_| tasks).unwrap().map(|task| task.unwrap().began.unwrap());
-        // The second message waits for 200 ms, which must not count as latency of the server.
+        // The recorded start must come after the rate limit's delay of 200 ms, which is not latency of the server.
         assert!(began[1] >= before + Duration::from_millis(200), "{before:?} {began:?}");
     }
 

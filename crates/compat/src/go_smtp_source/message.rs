@@ -34,7 +34,7 @@ impl GoSourceMessage {
     ///
     /// # Errors
     ///
-    /// Fails if the file cannot be read, with go-smtp-source's error text, or if the message cannot be traced.
+    /// Fails if the file cannot be read, with go-smtp-source's error text, or if `--trace` cannot add its header.
     pub(super) fn new(options: &Options) -> Result<Self, String> {
         let (head, text, follows_head) = match &options.file {
             Some(path) => (None, read(path)?, false),
@@ -60,8 +60,8 @@ impl GoSourceMessage {
     }
 }
 
-/// Returns true if the CR before a line feed belongs to the line end. Of several CRs in a row, Go's DotWriter treats
-/// the first, the third and so on as part of a line end, so their number must be odd.
+/// Returns true if `text` ends with a CR that forms a CRLF with the line feed after `text`. Of several CRs in a row,
+/// Go's DotWriter lets only the first, the third and so on begin a CRLF, so their number must be odd.
 fn ends_in_return(text: &[u8]) -> bool {
     text.iter().rev().take_while(|&&byte| byte == b'\r').count() % 2 == 1
 }

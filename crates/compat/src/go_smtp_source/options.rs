@@ -20,7 +20,7 @@ pub(super) struct Options {
     pub(super) recipients: i64,
     pub(super) uses_tls: bool,
     pub(super) resolves_once: bool,
-    /// Recipients per second. Zero or a negative value means that there is no limit.
+    /// Maximum recipients per second of all sessions together. Zero or a negative value means no limit.
     pub(super) rate: f64,
     pub(super) file: Option<String>,
     pub(super) target: String,

@@ -1,4 +1,4 @@
-//! The rate limit of `-q`, in recipients per second. A message uses up the tokens of all its recipients at once.
+//! The rate limit of `-q`, in recipients per second. Each message takes one token per recipient.
 use std::cell::Cell;
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ impl RateLimiter {
         !self.interval.is_zero()
     }
 
-    /// Returns the time at which the next message may be sent, and reserves it for the caller.
+    /// Returns the time at which the caller may send. The next caller's time is at least `interval` later.
     pub(super) fn reserve(&self, now: Duration) -> Duration {
         let due = self.full_at.get().max(now);
         self.full_at.set(due.saturating_add(self.interval));

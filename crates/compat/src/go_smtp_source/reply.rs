@@ -33,7 +33,6 @@ impl<'a> ParsedReply<'a> {
     }
 }
 
-/// Returns true if `line` ends the reply whose first line is `first`.
 pub(crate) fn is_last_line(first: &[u8], line: &[u8]) -> bool {
     match (ReplyLine::parse(first), ReplyLine::parse(line)) {
         (ReplyLine::Coded { code: expected, .. }, ReplyLine::Coded { code, is_last }) => code == expected && is_last,

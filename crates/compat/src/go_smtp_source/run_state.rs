@@ -61,7 +61,7 @@ impl GoSourceRun {
         Self::new(Options::parse(&words).unwrap(), PublicTargets::Refused).unwrap()
     }
 
-    /// Takes the number of the next message, which `-v` announces. Returns `None` if no message is left.
+    /// Returns the number of the next message, or `None` if no message is left. With `-v`, also logs it.
     pub(super) fn take_one(&self) -> Option<i64> {
         let number = self.taken.get() + 1;
         if number > self.options.messages {
@@ -72,7 +72,8 @@ impl GoSourceRun {
         Some(number)
     }
 
-    /// Begins a message. Must be called after the wait for `-q`, which would otherwise count as latency.
+    /// Begins a message, whose latency is measured from this call on. Must be called after the wait for the rate limit,
+    /// which is not part of the latency.
     pub(super) fn task(&self, number: i64) -> MessageTask {
         MessageTask { number, began: self.options.own_options.needs_times().then(clock::now) }
     }
@@ -85,9 +86,9 @@ impl GoSourceRun {
         format!("ntx:{messages} i:{} txidx:{number} nrcpt:{recipients} recipients:[{named}]", number - 1)
     }
 
-    /// Returns the address of a message's recipient in three parts, to be written one after the other. `place` counts
-    /// the recipients from 0. If there are several recipients, each address contains a number: at its start or, with
-    /// `--trace`, at the end of the local part, because the receiver looks for the number there.
+    /// Returns the address of a message's recipient in three parts, to be written one after the other. `place` is the
+    /// recipient's index. If a message has several recipients, each address begins with a number. With `--trace`, the
+    /// number is at the end of the local part, because the receiver of traced mail looks for it there.
     pub(super) fn recipient(&self, message: i64, place: i64) -> [Cow<'_, str>; 3] {
         let Options { recipients: each, recipient, own_options: extras, .. } = &self.options;
         if *each <= 1 {
@@ -140,7 +141,7 @@ impl GoSourceRun {
     }
 }
 
-/// Creates the TLS settings. As in go-smtp-source, there is no verification, no server name and no session resumption.
+/// Creates TLS settings without verification, server name or session resumption, as go-smtp-source does.
 fn tls_client() -> Result<ClientTls, FatalError> {
     // Pass an IP address instead of a name, because a TLS client sends no SNI for an IP address (RFC 6066 §3).
     let setup = ClientTls::new("127.0.0.1", &Trust::Anybody, None, SessionResumption::Off);

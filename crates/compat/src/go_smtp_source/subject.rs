@@ -5,7 +5,7 @@ const MAX_WIDTH: i64 = 1_000_000;
 /// Text that Go appends if the format did not use its argument. This program cuts the text off, as go-smtp-source does.
 const EXTRA_ARGUMENT: &str = "%!(EXTRA";
 
-/// Returns the subject of a message. The number is inserted into the user's format as Go's `Printf` does it.
+/// Inserts the number of a message into the user's format for the subject, as Go's `Printf` does it.
 pub(crate) fn subject(format: &str, number: i64) -> Vec<u8> {
     let mut printer =
         SubjectFormatter { rest: format.as_bytes(), out: Vec::new(), number, is_used: false, is_reordered: false };
@@ -37,9 +37,10 @@ struct SubjectFormatter<'f> {
     rest: &'f [u8],
     out: Vec<u8>,
     number: i64,
-    /// Set when the format has used the number. Further verbs have no argument, unless `[1]` selects the number again.
+    /// Set when a verb such as `%d`, or a `*`, has consumed the only argument, the number. Later verbs print
+    /// `%!d(MISSING)`, unless the index `[1]` selects the number again.
     is_used: bool,
-    /// Set when an index such as `[1]` has selected the argument. Go then does not report an unused argument.
+    /// Set when the format contains an index of an argument, such as `[1]`. Go then does not report an unused argument.
     is_reordered: bool,
 }
 
@@ -192,7 +193,7 @@ fn decimal(text: &[u8]) -> (Option<usize>, usize) {
 impl FormatSpec {
     fn print(self, verb: char, number: i64) -> String {
         match verb {
-            // Drop `+` and `#`, because they mean something else for `v` than for `d`, which prints the number here.
+            // Drop `+` and `#`, because with `%+v` and `%#v` Go prints an integer without a plus sign or a prefix.
             'v' => Self { is_sharp: false, has_plus: false, ..self }.integer('d', number),
             'd' | 'b' | 'o' | 'O' | 'x' | 'X' => self.integer(verb, number),
             'c' => self.padded(character(number).to_string()),

@@ -9,25 +9,26 @@ const END: &[u8; 5] = b"\r\n.\r\n";
 /// instructions.
 static FINDER: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(END));
 
-/// Search for the end of data across blocks. The input so far ends with the first `matched` bytes of `END`.
+/// Finds the end of data, even if it is split between blocks. The input so far ends with the first `matched` bytes of
+/// `END`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EndOfData {
     matched: usize,
 }
 
 impl EndOfData {
-    /// Creates a search for a new message. The start of a message counts as the start of a line, as if CRLF preceded
-    /// it.
+    /// Begins to search a new message for its end of data. The start of a message counts as the start of a line, as if
+    /// CRLF preceded it.
     pub(super) fn new() -> Self {
         Self { matched: 2 }
     }
 
-    /// Searches `block` for the end of data. If found, returns the length of the message's last piece, including the
-    /// end of data.
+    /// Searches `block` for the end of data. If it is found, returns how many bytes of the block belong to the message,
+    /// including the end of data.
     pub(super) fn find(&mut self, block: &[u8]) -> Option<usize> {
         let mut at = 0;
-        // The last block may have ended inside a possible match, and the finder below sees only one block, so compare
-        // byte by byte until that match is decided.
+        // The previous block may have ended with the beginning of a match. The finder below searches only one block, so
+        // compare single bytes until this match is complete or broken.
         while self.matched > 0 {
             if self.passes(*block.get(at)?) {
                 return Some(at + 1);
@@ -45,8 +46,8 @@ impl EndOfData {
         None
     }
 
-    /// Compares one byte, and returns true at the end of data. After a byte that breaks a match, a new match can begin
-    /// only with CR.
+    /// Compares one byte with the next byte of `END`, and returns true if `END` is complete. After a byte that breaks a
+    /// match, a new match can begin only with CR.
     fn passes(&mut self, octet: u8) -> bool {
         self.matched = if octet == END[self.matched] { self.matched + 1 } else { usize::from(octet == b'\r') };
         self.matched == END.len()

@@ -25,7 +25,6 @@ const COMMAND_COUNT: usize = 15;
 const MAX_NAME_BYTES: usize = 8;
 
 impl Command {
-    /// Returns the command with this name in upper or lower case.
     pub(super) fn named(word: &[u8]) -> Option<Self> {
         let mut name = [0; MAX_NAME_BYTES];
         let name = name.get_mut(..word.len())?;
@@ -61,8 +60,8 @@ pub(super) enum Reject {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ReplyDelay {
     pub(super) seconds: u32,
-    /// Probability in per cent with which the delay grows. The delay starts at zero, and `seconds` are added to it for
-    /// each random number, until one is not below `odds`. If `odds` is 0, the delay is always `seconds`.
+    /// Probability in per cent that `seconds` are added to the delay, which starts at zero. After each addition, the
+    /// sink draws again, until a draw fails. If `odds` is 0, the delay is always `seconds`.
     pub(super) odds: u32,
 }
 
@@ -94,8 +93,8 @@ impl CommandRule {
 pub(super) struct CommandRules([CommandRule; COMMAND_COUNT]);
 
 impl Default for CommandRules {
-    /// Enables all commands except HELO, EHLO, LHLO and CONNECT. Which of the greetings are enabled depends on the
-    /// protocol. CONNECT is not a command that clients can send.
+    /// Enables all commands except HELO, EHLO, LHLO and CONNECT. HELO, EHLO and LHLO are enabled later, depending on
+    /// the protocol. CONNECT stays disabled, because it stands for a new connection and clients cannot send it.
     fn default() -> Self {
         let mut rules = Self([CommandRule { is_enabled: true, ..CommandRule::default() }; COMMAND_COUNT]);
         for command in [Command::Connect, Command::Helo, Command::Ehlo, Command::Lhlo] {

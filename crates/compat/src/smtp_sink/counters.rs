@@ -1,4 +1,4 @@
-//! Counts sessions that have ended, QUITs and messages, and prints the running counter of `-c`.
+//! Counts ended sessions, QUITs and messages. With `-c`, prints these counts after each session and each message.
 use super::options::Settings;
 use crate::timing::{latency, rate};
 use mailrun_measurement::Latencies;
@@ -14,7 +14,7 @@ pub(super) struct SmtpSinkCounters {
     quit_limit: Option<u64>,
     message_limit: Option<u64>,
     is_shown: bool,
-    /// For `--report`: times at which the first client connected and at which the last message was complete.
+    /// With `--report`, the times at which the first client connected and the latest message was complete.
     times: Option<[Option<Duration>; 2]>,
     text: Vec<u8>,
 }
@@ -61,8 +61,7 @@ impl SmtpSinkCounters {
         self.message_limit.is_some_and(|wanted| self.messages >= wanted)
     }
 
-    /// Returns the line of `--report`: the rate of messages, and the latency of those messages whose creation time is
-    /// known.
+    /// Returns the line that `--report` prints: the counts, the rate of messages and, with `--trace`, their latency.
     pub(super) fn report(&self, times: Option<&Latencies>) -> String {
         let Self { sessions, quits, messages, .. } = self;
         let [first, last] = self.times.unwrap_or_default();

@@ -1,5 +1,5 @@
-//! The SMTP dialogue of smtp-sink, as a state machine without a socket or a clock. Bytes come in, and replies and
-//! events go out.
+//! The SMTP dialogue of smtp-sink, as a state machine without a socket or a clock. It takes the bytes that a client has
+//! sent, returns replies, and reports events.
 //!
 //! ```text
 //!  greet ──▶ Command ── DATA: 354 ──▶ Body ── CRLF.CRLF ──▶ Command, at "."
@@ -19,13 +19,13 @@ use std::rc::Rc;
 
 /// Maximum length of a command, including its CRLF.
 const MAX_LINE_BYTES: usize = 2048;
-/// Maximum number of replies to one `.` that are written at once. The limit bounds memory, because LMTP requires a
-/// reply for each recipient and there may be millions of them.
+/// Maximum number of replies to the end of a message that are written at once. The limit bounds memory, because an LMTP
+/// server replies once for each recipient, and a message may have millions of recipients.
 const REPLY_BATCH_LIMIT: i32 = 4096;
 
 /// Receives the events of a session, for example to count, print or store them.
 pub(super) trait DialogueObserver {
-    /// Called for each command line. `line` ends before its first NUL.
+    /// Called for each line outside of messages, and with `.` at the end of a message. `line` is cut at its first NUL.
     fn line_received(&mut self, line: &[u8]);
     fn log_command(&mut self, word: &[u8], rest: &[u8]);
     /// Called when HELO, EHLO or LHLO was accepted, which ends any transaction.
@@ -33,18 +33,17 @@ pub(super) trait DialogueObserver {
     fn mail_accepted(&mut self, rest: &[u8]);
     fn rcpt_accepted(&mut self, rest: &[u8]);
     fn data_accepted(&mut self);
-    /// Called for each piece of a message. The last piece contains the end of data.
+    /// Passes a piece of a message to the observer, for example to store it. The last piece contains the end of data.
     fn content(&mut self, octets: &[u8]);
     fn message_complete(&mut self);
-    /// Called when `.` was accepted. If a complete message preceded it, the sink is now responsible for that message.
+    /// Called when the sink accepts a `.`. If the `.` ended a message, the sink is now responsible for that message.
     fn message_accepted(&mut self);
-    /// Called when RSET was accepted. It ends the transaction if there is one.
     fn transaction_reset(&mut self);
     fn quit_accepted(&mut self);
     fn line_too_long(&mut self);
     /// Returns true if the limit of `-M` is reached, so the sink should not accept any more messages.
     fn reached_message_limit(&self) -> bool;
-    /// Returns the delay of a reply in seconds, which may be random.
+    /// Returns for how many seconds to delay a reply. If `delay.odds` is not 0, the number is random.
     fn delay_seconds(&mut self, delay: ReplyDelay) -> u32;
 }
 
@@ -81,8 +80,8 @@ pub(super) struct SmtpSinkDialogue {
     settings: Rc<Settings>,
     state: SmtpSinkState,
     in_transaction: bool,
-    /// Number of accepted recipients since MAIL. For LMTP, Postfix's smtp-sink counts it down with each reply to a
-    /// message and goes below zero, so the number is signed.
+    /// Number of accepted recipients since MAIL. Signed because, for LMTP, Postfix's smtp-sink subtracts one for each
+    /// reply to a message, and the result may be negative.
     recipients: i32,
     /// Number of replies to `.` that must still be written, and the error that they report, if any.
     owed_replies: (i32, Option<Reject>),
@@ -107,8 +106,8 @@ impl SmtpSinkDialogue {
         self.apply_rule(Command::Connect, b"connect", b"", out, observer)
     }
 
-    /// Takes bytes from the front of `input`, and handles them. If the returned step is not `Read`, `input` may still
-    /// contain bytes, which the caller must pass again.
+    /// Processes the start of `input`, removes the processed bytes from it, and writes the replies to `out`. If the
+    /// returned step is not `Read`, `input` may still contain bytes, which the caller must pass again.
     pub(super) fn receive(
         &mut self,
         input: &mut &[u8],
@@ -153,7 +152,7 @@ impl SmtpSinkDialogue {
         }
     }
 
-    /// Returns true if a client still waits for the reply to its message, because that reply is delayed.
+    /// Returns true if the client has sent a complete message whose reply is still delayed because of the option `-W`.
     pub(super) fn owes_message_reply(&self) -> bool {
         matches!(self.deferred, Some(DeferredAction::Answer(Command::Dot, _)))
     }
@@ -220,7 +219,7 @@ impl SmtpSinkDialogue {
         self.apply_rule(command, word, rest, out, observer)
     }
 
-    /// Applies the faults requested for this command, in this order: log, disconnect, send 421, reject, delay.
+    /// Does what the options request for this command, in this order: log it, disconnect, send 421, reject it, delay.
     fn apply_rule(
         &mut self,
         command: Command,
@@ -500,7 +499,7 @@ mod tests {
         }
     }
 
-    /// Returns all replies, with marks for pauses and for the end, and all events that the observer received.
+    /// Returns two transcripts: of the replies, with marks for pauses and for the end, and of the observed events.
     fn run_dialogue(options: &[&str], blocks: &[&[u8]], wanted: Option<usize>) -> (String, String) {
         let arguments = [options, &[":1", "1"]].concat().into_iter().map(str::to_owned).collect();
         let settings = Settings::read(&Invocation { program: "x".to_owned(), arguments }).unwrap();

@@ -22,11 +22,11 @@ use std::rc::Rc;
 const FILE_MODE: u32 = 0o644;
 const DIRECTORY_MODE: u32 = 0o755;
 const MAX_NAME_ATTEMPTS: u32 = 100;
-/// Number of bytes of a `-D` message that are kept in memory. A longer message is moved to an unnamed file until it is
-/// complete.
+/// With `-D`, an incomplete message of at most this many bytes is kept in memory. A longer message is moved to an
+/// unnamed file until it is complete.
 const MEMORY_LIMIT: usize = 64 * 1024;
 
-/// A file operation failed. The program then ends, because the manual of smtp-sink names no reply for this case.
+/// A file operation failed. The program then ends, because the manual of smtp-sink does not say what to reply.
 #[derive(Debug, thiserror::Error)]
 #[error("{act} {path}: {}", reason(.source))]
 pub(super) struct DiskError {

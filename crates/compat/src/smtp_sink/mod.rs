@@ -50,7 +50,7 @@ const SIGNAL_POLL_INTERVAL: Duration = Duration::from_millis(20);
 const QUIT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Runs smtp-sink, which prints messages on standard error and the counter of `-c` on standard output. The exit status
-/// is 0 if the limit of `-n` or `-M` or, with `--trace` or `--report`, a signal ended the run, and 1 otherwise.
+/// is 0 after the limit of `-n` or `-M`, and after a signal with `--trace` or `--report`. It is 1 otherwise.
 pub(super) fn run(call: &Invocation) -> ExitCode {
     let stderr = StderrWriter::new(&call.program);
     let refused = |StartupError(lines): StartupError| {
@@ -61,7 +61,7 @@ pub(super) fn run(call: &Invocation) -> ExitCode {
         Ok(prepared) => prepared,
         Err(refusal) => return refused(refusal),
     };
-    // The privileges must already be dropped here, because this call starts a thread with privileges of its own.
+    // Drop the privileges before this call, because they would stay in force in the thread that it starts.
     let interrupt = match settings.own_options.needs_times().then(Interrupt::watch).transpose() {
         Ok(interrupt) => interrupt,
         Err(error) => return refused(StartupError::fatal(format!("{error:#}"))),
@@ -73,7 +73,7 @@ pub(super) fn run(call: &Invocation) -> ExitCode {
     }
 }
 
-/// Opens the socket and raises the limit of open files with the original privileges, and then drops them.
+/// Opens the socket and raises the limit of open files, which may need root. Drops the privileges afterwards.
 fn prepare(call: &Invocation, stderr: &StderrWriter) -> Result<(Settings, OwnedFd), StartupError> {
     let settings = Settings::read(call)?;
     if settings.user.is_none() && rustix::process::geteuid().is_root() {
@@ -120,7 +120,7 @@ async fn accept_clients(sink: &Rc<SmtpSink>, listener: OwnedFd) -> SinkExit {
                 worker::spawn_local(session::serve(Rc::clone(sink), descriptor, client));
             }
             // Accepting fails if the client has already disconnected, or if file descriptors have run out. Wait,
-            // because without descriptors, another attempt would fail at once.
+            // because as long as there are no descriptors, every attempt fails at once.
             Some(Err(_)) => mailrun_net::sleep(ACCEPT_RETRY_DELAY).await,
         }
     }
@@ -156,7 +156,7 @@ async fn drain_clients(sink: &Rc<SmtpSink>) -> SinkExit {
 }
 
 /// Drops the privileges that opening the socket may have needed: switches to the user of `-u` and to the root directory
-/// of `-R`. Without a user, the root directory is ignored, as in Postfix's smtp-sink. The error is the text to print.
+/// of `-R`. Without a user, the root directory is ignored, as in Postfix's smtp-sink.
 fn drop_privileges(settings: &Settings, stderr: &StderrWriter) -> Result<(), String> {
     let Some(name) = &settings.user else { return Ok(()) };
     let unknown = || format!("unknown user: {name}");

@@ -14,15 +14,15 @@ const USAGE: &str = "[-468acCeEFLpPv] [-A abort_delay] [-b soft_bounce_reply] [-
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum DumpTemplate {
-    /// `-d`: each message has its own file.
+    /// `-d`: the sink stores each message in a file of its own.
     OwnFile(String),
-    /// `-D`: all messages share one file.
+    /// `-D`: the sink stores all messages in one file.
     SharedFile(String),
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
-    /// The word by which the program was called. All its messages begin with this word.
+    /// The word by which the program was called (`argv[0]`). All messages of the program begin with this word.
     pub(super) program: String,
     pub(super) own_options: OwnOptions,
     pub(super) address: String,
@@ -50,7 +50,7 @@ pub(super) struct Settings {
     pub(super) dump_prefix: Vec<u8>,
 }
 
-/// Lines of an error that prevents the start. `StderrWriter` puts the program's name before each of them.
+/// An error that prevents the start, as lines of text. `StderrWriter` puts the program's name before each line.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct StartupError(pub(super) Vec<String>);
 
@@ -98,8 +98,7 @@ impl Settings {
         }
     }
 
-    /// Parses the command line. Letters are processed one by one, so that the first mistake is reported, as in
-    /// Postfix's smtp-sink.
+    /// Processes the option letters one by one, so that the first mistake is reported, as in Postfix's smtp-sink.
     pub(super) fn read(call: &Invocation) -> Result<Self, StartupError> {
         let mut settings = Self::new(&call.program);
         let words = settings.own_options.parse_front(&call.arguments).map_err(StartupError::fatal)?;
@@ -176,7 +175,7 @@ impl SettingsBuilder {
                 extensions.pix = true;
                 extensions.esmtp = false;
             }
-            // The only other letter that gets here is `p`, which turns off PIPELINING.
+            // The only other letter that the option parser accepts is `p`, which turns off PIPELINING.
             _ => extensions.pipelining = false,
         }
     }
@@ -276,7 +275,7 @@ fn command_named(name: &str) -> Result<Command, StartupError> {
     Command::named(name.as_bytes()).ok_or_else(|| StartupError::fatal(format!("unknown command: {name}")))
 }
 
-/// Takes the next word that ends at a colon or at the end, and removes the colon. Leading colons are skipped.
+/// Removes the next word and the colon after it from `rest`, and returns the word. Skips leading colons.
 fn word<'a>(rest: &mut &'a str) -> Option<&'a str> {
     let text = rest.trim_start_matches(':');
     let (word, after) = text.split_once(':').unwrap_or((text, ""));
@@ -284,7 +283,7 @@ fn word<'a>(rest: &mut &'a str) -> Option<&'a str> {
     (!word.is_empty()).then_some(word)
 }
 
-/// Replaces the escape sequences of C. The result ends before the first NUL, which would end a C string.
+/// Replaces escape sequences of C, such as `\n`. The result ends before the first NUL, which would end a C string.
 fn unescape(text: &str) -> Vec<u8> {
     let mut octets = text.bytes().peekable();
     let mut result = Vec::with_capacity(text.len());
@@ -318,7 +317,7 @@ fn escaped(letter: u8) -> u8 {
     }
 }
 
-/// Reads an octal number of up to three digits. The caller has already read the first one. A number above 255 wraps
+/// Reads an octal number of up to three digits, of which the caller has already read `first`. A number above 255 wraps
 /// around, as in Postfix's smtp-sink.
 fn octal(first: u8, rest: &mut std::iter::Peekable<impl Iterator<Item = u8>>) -> u8 {
     let mut value = first - b'0';

@@ -16,7 +16,8 @@ pub(super) const EMPTY_COMMAND: &[u8] = b"500 5.5.2 Error: unknown command\r\n";
 pub(super) const SERVICE_CLOSING: &[u8] = b"421 4.0.0 Server closing connection\r\n";
 pub(super) const VIOLATION: &[u8] = b"550 This violates SMTP\r\n";
 pub(super) const BYE: &[u8] = b"221 Bye\r\n";
-/// Replies to AUTH (RFC 4954 §4 and §6). The challenges of LOGIN are `Username:` and `Password:` in Base64.
+/// The sink sends this reply and the next five in answer to AUTH (RFC 4954 §4 and §6). The challenges of LOGIN are
+/// `Username:` and `Password:` in Base64.
 pub(super) const LOGGED_IN: &[u8] = b"235 2.7.0 Authentication successful\r\n";
 pub(super) const CHALLENGE: &[u8] = b"334 \r\n";
 pub(super) const USERNAME: &[u8] = b"334 VXNlcm5hbWU6\r\n";
@@ -90,7 +91,8 @@ fn line(text: &str) -> Vec<u8> {
     [text, "\r\n"].concat().into_bytes()
 }
 
-/// Renders the reply to EHLO. Its last line is `250 ` without a text. RFC 5321 §4.2 requires the space even then.
+/// Renders the reply to EHLO: the host name, one line for each announced extension, and a last line `250 ` without a
+/// text. RFC 5321 §4.2 requires the space even then.
 fn ehlo(hostname: &str, extensions: &AnnouncedExtensions) -> Vec<u8> {
     let keywords = [
         (true, hostname),

@@ -14,7 +14,7 @@ const DISCARDED_NUMBERS: usize = 310;
 pub(super) struct GlibcRng(RefCell<VecDeque<u32>>);
 
 impl GlibcRng {
-    /// Creates a generator. Seed 1 gives the numbers that a C program gets if it does not set a seed.
+    /// Seed 1 gives the numbers that a C program gets if it does not call srand(3).
     pub(super) fn new(seed: u32) -> Self {
         let mut word = i64::from(seed.max(1) as i32);
         let mut words = VecDeque::from([word as u32]);
@@ -24,7 +24,7 @@ impl GlibcRng {
             word += if word < 0 { 2_147_483_647 } else { 0 };
             words.push_back(word as u32);
         }
-        // Rotate the table past the first three numbers, which would only repeat the first three seeds.
+        // glibc begins with the sum of the fourth and the first seed, so rotate the table to begin with the fourth.
         words.rotate_left(SEPARATION);
         let rng = Self(RefCell::new(words));
         for _ in 0..DISCARDED_NUMBERS {

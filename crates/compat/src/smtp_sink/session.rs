@@ -19,7 +19,7 @@ pub(super) async fn serve(sink: Rc<SmtpSink>, descriptor: OwnedFd, client: Optio
     if sink.settings.verbosity > 0 {
         sink.stderr.print(format!("connect ({})", name_of(client)));
     }
-    // Close the connection if this fails, because the kernel then has no memory for another descriptor.
+    // `from_accepted` fails if the kernel has no memory to watch another descriptor. The connection is then closed.
     if let Ok(socket) = Socket::from_accepted(descriptor) {
         let mut session = Session {
             dialogue: SmtpSinkDialogue::new(Rc::clone(&sink.settings)),
@@ -49,7 +49,7 @@ enum WaitResult<T> {
     TimedOut,
 }
 
-/// For `--trace`: the message that is being read, and the complete message that the sink has not accepted yet.
+/// For `--trace`: the message that is arriving, and a message that is complete but not accepted yet.
 #[derive(Default)]
 struct SessionTrace {
     reading: Option<Box<TracedMessageReader>>,
@@ -97,8 +97,8 @@ impl Session {
         counters.print();
     }
 
-    /// Runs one step of the dialogue, whose replies stay in the sink's write buffer. If the run has ended, this
-    /// function never returns, so the replies are not sent.
+    /// Runs one step of the dialogue, and leaves its replies in the sink's write buffer. If the run has ended, this
+    /// future never completes, so that the session sends no more replies.
     async fn run_step(
         &mut self,
         act: impl FnOnce(&mut SmtpSinkDialogue, &mut Vec<u8>, &mut SessionRecorder<'_>) -> SmtpSinkStep,
@@ -183,8 +183,8 @@ impl Session {
         mailrun_net::sleep(Duration::from_secs(seconds.into())).await;
         let step = self.run_step(|dialogue, out, recorder| dialogue.resume(out, recorder)).await;
         drop(guard);
-        // Handle the input that came together with the delayed command before reading more, because the client may wait
-        // for the reply to it.
+        // Handle the input that came together with the delayed command before reading more, because the client may be
+        // waiting for the replies to that input.
         if step == SmtpSinkStep::Read { SmtpSinkStep::Continue } else { step }
     }
 

@@ -18,7 +18,7 @@ const KEPT_BUFFER_LIMIT: usize = 256 * 1024;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum SinkExit {
-    /// The limit of `-n` or `-M` was reached or, with `--trace` or `--report`, a signal arrived.
+    /// The limit of sessions (`-n`) or messages (`-M`) was reached or, with `--trace` or `--report`, a signal arrived.
     Done,
     Failed(String),
 }
@@ -31,7 +31,7 @@ pub(super) struct SmtpSink {
     pub(super) rng: GlibcRng,
     pub(super) dump_context: Option<Rc<DumpContext>>,
     pub(super) counters: RefCell<SmtpSinkCounters>,
-    /// Counts of recognised messages, or `None` without `--trace`.
+    /// Counts of the messages with and without a trace header, or `None` without `--trace`.
     pub(super) trace_stats: Option<RefCell<TraceStats>>,
     read_buffer: RefCell<PageAlignedBuffer>,
     write_buffer: RefCell<Vec<u8>>,
@@ -45,8 +45,8 @@ pub(super) struct SmtpSink {
 impl SmtpSink {
     pub(super) fn new(settings: Settings, zone: TimeZone) -> Self {
         let settings = Rc::new(settings);
-        // Only a sink that dumps messages seeds its generator, as Postfix's smtp-sink does. Without dumps, every run
-        // therefore has the same random numbers.
+        // As in Postfix's smtp-sink, only a sink that dumps messages seeds its generator with the time. Any other sink
+        // uses seed 1, so it draws the same numbers in every run.
         let seed = if settings.dump_template.is_some() { mailrun_net::clock::wall().as_secs() as u32 } else { 1 };
         let dump_context =
             settings.dump_template.is_some().then(|| Rc::new(DumpContext::new(Rc::clone(&settings), zone.clone())));
@@ -71,12 +71,12 @@ impl SmtpSink {
         turn(self.read_buffer.borrow_mut().bytes())
     }
 
-    /// Takes the write buffer. A session that has to wait keeps the buffer, and the next session allocates another.
+    /// If the session has to wait, it keeps the buffer that it took, and the next session allocates another.
     pub(super) fn take_write_buffer(&self) -> Vec<u8> {
         self.write_buffer.take()
     }
 
-    /// Stores the write buffer without clearing it, because its bytes still have to be sent.
+    /// Stores the write buffer with its bytes, because the session sends them in its next step.
     pub(super) fn keep_unsent(&self, out: Vec<u8>) {
         *self.write_buffer.borrow_mut() = out;
     }

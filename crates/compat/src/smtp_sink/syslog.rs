@@ -12,8 +12,8 @@ const PRIORITY: u8 = (2 << 3) | 6;
 const SOCKET_PATH: &str = "/dev/log";
 const MAX_ARGUMENT_BYTES: usize = 100;
 
-/// Connection to the system log. It is opened only when the first line is written, after the change of the root
-/// directory. As in Postfix's smtp-sink, the socket is therefore looked up below the directory of `-R`.
+/// Connection to the system log. It is opened when the first line is written, after the switch to the root directory of
+/// `-R`. As in Postfix's smtp-sink, that directory must therefore contain the socket `dev/log`.
 #[derive(Debug)]
 pub(super) struct Syslog {
     name: String,
@@ -29,7 +29,7 @@ impl Syslog {
         Self { name: name.to_owned(), zone, socket: RefCell::default() }
     }
 
-    /// Logs a command. If no system logger listens, the line is lost, as with syslog(3).
+    /// Logs a client's command and its arguments. As with syslog(3), the line is lost if no system logger listens.
     pub(super) fn log(&self, word: &[u8], rest: &[u8]) {
         let now = Zoned::new(jiff::Timestamp::now(), self.zone.clone());
         let line = line(&self.name, &now.strftime("%b %e %H:%M:%S").to_string(), word, rest);

@@ -8,12 +8,12 @@ use mailrun_smtp::data::{DataPiece, DataReader};
 
 #[derive(Debug)]
 pub(super) struct TraceStats {
-    /// Identity of this host's clock. A latency is computed only if the message was created by the same clock.
+    /// Identity of this host's clock. The latency of a message is computed only if its sender used the same clock.
     clock: ClockId,
     runs: RunTallies,
     recognised: u64,
     corrupt: u64,
-    /// Recognised messages that a relay has converted to 7-bit.
+    /// Messages with a trace header whose body a relay has converted to 7-bit.
     converted: u64,
     foreign: u64,
     duplicates: u64,
@@ -59,8 +59,8 @@ impl TraceStats {
 
     fn mark_recipients(&mut self, trace: &Trace, message: &TracedMessage) {
         let run = self.runs.open(trace.run);
-        // Record the time, because `RunTallies` keeps a limited number of runs and evicts the run that has received no
-        // mail for longest.
+        // Record when the run last received mail. If there are too many runs, `RunTallies` discards the run that has
+        // received no mail for the longest time.
         run.last_delivered = Some(clock::now());
         for recipient in &message.recipients {
             match run.units.mark(trace.sequence, trace.numbering.number(*recipient)) {
@@ -107,8 +107,8 @@ impl TraceStats {
 pub(super) struct TracedMessage {
     found: TraceResult,
     recipients: Vec<RecipientId>,
-    /// Number of recipients beyond `MAX_RECIPIENTS`. They count as duplicates, because recipients have only that many
-    /// different numbers.
+    /// Number of recipients of this message beyond the first `MAX_RECIPIENTS`. These recipients count as duplicates,
+    /// because a traced message has at most `MAX_RECIPIENTS` different recipients.
     excess_recipients: u64,
 }
 

@@ -1,5 +1,6 @@
-//! smtp-source's commands, and its reaction to replies. An unexpected reply ends the program. With `-A`, the program
-//! only prints a warning, resets a refused transaction, and ends the connection after 421 or 521.
+//! Sends the commands that smtp-source would send, and reacts to replies as smtp-source does. An unexpected reply ends
+//! the program. With `-A`, the program only prints a warning, resets a refused transaction, and ends the connection
+//! after 421 or 521.
 use super::options::SendDelay;
 use super::reply::{self, Reply};
 use super::run_state::SmtpSourceRun;
@@ -48,7 +49,8 @@ impl Dialect for SmtpSourceRun {
         reason(error)
     }
 
-    /// Returns a message without counting it, because `assign_first_messages` has counted all first messages.
+    /// Returns the session's first message. Does not reduce the number of remaining messages, because
+    /// `assign_first_messages` has already done so for all sessions.
     async fn first_message(&self) -> Option<MessageTask> {
         Some(self.task())
     }
@@ -253,7 +255,7 @@ mod tests {
         }
     }
 
-    /// Each row has the server's replies, one of which is a refusal, and the last command of the client.
+    /// Each row has options, replies (exactly one is a refusal), the client's last command, and the next step.
     #[test]
     fn refusals_are_tolerated_with_a() {
         let rows: [(&str, &[&str], &str, Step); 9] = [

@@ -1,4 +1,4 @@
-//! The messages of smtp-source. Headers and body are rendered once, and each message only adds the parts that vary.
+//! Messages of smtp-source, whose headers and body are rendered once. Each message only adds the parts that vary.
 use super::options::Options;
 use super::recipient::RecipientGenerator;
 use crate::source::dialect::RenderContext;
@@ -11,7 +11,7 @@ use mailrun_smtp::data;
 use std::io::Write;
 
 const DEFAULT_BODY: &str = "La de da de da 1.\r\nLa de da de da 2.\r\nLa de da de da 3.\r\nLa de da de da 4.\r\n";
-/// Length of the lines in a body of a given length, including the line end.
+/// Length of the lines, including the line end, in a body whose length the user has set.
 const LINE_BYTES: usize = 80;
 
 #[derive(Debug)]
@@ -24,11 +24,11 @@ pub(super) struct SmtpSourceMessage {
 /// of remaining messages.
 #[derive(Debug)]
 struct HeaderTemplate {
-    /// The text from `From: <a@b>` up to and including `To: <`. The recipient's address follows it.
+    /// First part of the header: the `From:` line, and `To: <` before the recipient's address.
     before_recipient: Vec<u8>,
-    /// The text from `>` to `Message-Id: <1234.`, including the `Date:` header.
+    /// Header after the recipient's address, up to the part of the Message-Id that differs between messages.
     before_id: Vec<u8>,
-    /// The text from `@host>` to the empty line, including the `Subject:` header.
+    /// Rest of the header: `@host>` at the end of the Message-Id, the `Subject:` line, if any, and the empty line.
     after_id: Vec<u8>,
 }
 
@@ -54,8 +54,8 @@ impl SmtpSourceMessage {
         Ok(Self { message, head })
     }
 
-    /// Writes the message. Its Message-Id contains `remaining`, the number of remaining messages. If there are more
-    /// sessions than messages, this number is negative but printed as an unsigned int, as in Postfix's smtp-source.
+    /// Writes a message, whose Message-Id contains the number of remaining messages. If there are more sessions than
+    /// messages, this number is negative but printed as an unsigned int, as in Postfix's smtp-source.
     pub(super) fn render(
         &self,
         place: RenderContext,
@@ -85,7 +85,7 @@ impl HeaderTemplate {
         }
     }
 
-    /// Returns the headers without the variable parts, as the sample from which the trace header is built.
+    /// Returns the headers without the parts that vary between messages, as a sample for `Message::new`.
     fn sample(&self) -> Vec<u8> {
         [self.before_recipient.as_slice(), &self.before_id, &self.after_id].concat()
     }

@@ -21,7 +21,6 @@ use run_state::SmtpSourceRun;
 use std::process::ExitCode;
 use std::rc::Rc;
 
-/// Runs the program. The exit status is 0 if all messages were sent, and 1 after an error.
 pub(super) fn run(call: &Invocation) -> ExitCode {
     let stderr = StderrWriter::new(&call.program);
     let options = match Options::parse(&call.arguments) {

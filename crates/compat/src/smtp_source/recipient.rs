@@ -1,5 +1,5 @@
-//! The recipients of a message. They all have the same address, except that a number can be added before the address or
-//! at the end of its local part.
+//! The recipients of a message all have the same address, except that a number can be added before the address or at
+//! the end of its local part.
 use super::options::{Dialect, Options};
 use mailrun_measurement::trace::MAX_RECIPIENTS;
 use std::cell::Cell;
@@ -8,12 +8,12 @@ use std::io::Write;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NumberStyle {
     Plain,
-    /// Up to Postfix 3.8, without `-N`: the number of remaining recipients comes before the address. The last recipient
-    /// has no number.
+    /// Postfix up to 3.8, without `-N`: each address begins with the number of the message's recipients that are still
+    /// to be sent. The last recipient has no number.
     LeftBefore,
-    /// Up to Postfix 3.8, with `-N`: a number that counts from 1 through the whole run comes before the address.
+    /// Postfix up to 3.8, with `-N`: each address begins with a number, counted from 1 through the whole run.
     CountedBefore,
-    /// Since Postfix 3.9: a number that counts from 0 through the whole run is at the end of the local part.
+    /// Postfix since 3.9: each local part ends with a number, counted from 0 through the whole run.
     CountedBehind,
 }
 
@@ -50,8 +50,8 @@ impl RecipientGenerator {
         }
     }
 
-    /// Returns the number in the address of the next recipient, or `None` if the address gets no number. `left` is the
-    /// number of remaining recipients, including this one.
+    /// Returns the number in the address of the next recipient, or `None` if the address gets no number. The style
+    /// `LeftBefore` uses `left`, the number of the message's recipients still to be sent, including the next one.
     pub(super) fn next_number(&self, left: u32) -> Option<u32> {
         let number = self.next.get();
         match self.style {
@@ -77,8 +77,8 @@ impl RecipientGenerator {
         out.extend_from_slice(self.domain.as_bytes());
     }
 
-    /// Writes the address for the `To:` header. It contains `last`, the number of the transaction's last recipient,
-    /// only if numbers are at the end of the local part.
+    /// Writes the address for the `To:` header. Only in the style `CountedBehind` does this address contain a number:
+    /// `last`, the number of the transaction's last recipient.
     pub(super) fn write_header(&self, last: Option<u32>, out: &mut Vec<u8>) {
         self.write(last.filter(|_| self.style == NumberStyle::CountedBehind), out);
     }
@@ -115,7 +115,7 @@ mod tests {
         seen
     }
 
-    /// Some rows use `-t localpart+`, which turns the numbers into address extensions (manual page of Postfix 3.9).
+    /// With an address such as `c+@d`, the numbers become address extensions (manual page of Postfix 3.9).
     #[test]
     fn dialects_differ_in_numbering() {
         let rows: [(&str, &str, &[&str]); 13] = [

@@ -71,16 +71,16 @@ impl SmtpSourceRun {
     }
 
     /// Gives each session its first message, and returns the number of sessions that got one. As in Postfix's
-    /// smtp-source, sessions that got none also reduce the number of remaining messages. This can be seen in the
-    /// Message-Ids, which contain that number.
+    /// smtp-source, the number of remaining messages is reduced by the number of all sessions, even those that got no
+    /// message. The Message-Ids contain the reduced number.
     pub(super) fn assign_first_messages(&self) -> u32 {
         let Options { sessions, messages, .. } = self.options;
         self.remaining.set((i64::from(messages) - i64::from(sessions)).max(i32::MIN.into()) as i32);
         sessions.min(messages)
     }
 
-    /// Returns the number of messages that no session has taken up yet. It is negative if there are more sessions than
-    /// messages.
+    /// Returns the number of messages that no session has taken up yet. As in Postfix's smtp-source, each session
+    /// subtracts one, so the number is negative if there are more sessions than messages.
     pub(super) fn remaining(&self) -> i32 {
         self.remaining.get()
     }
@@ -126,7 +126,7 @@ impl SmtpSourceRun {
     }
 }
 
-/// Checks that the receiver can tell the recipients of a traced message apart.
+/// Checks that the receiver can tell traced recipients apart by a number at the end of each local part.
 fn check_recipients(options: &Options, address: &str) -> Result<(), FatalError> {
     if options.dialect == Dialect::Before39 && options.recipients > 1 {
         return Err(FatalError(

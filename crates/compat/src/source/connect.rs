@@ -10,7 +10,7 @@ use std::time::Duration;
 /// The name of a system call that failed, and its error.
 pub(crate) type CallError = (&'static str, io::Error);
 
-/// Connects a new socket. `buffer_bytes` is the size of its buffers, or `None` for the kernel's default.
+/// Connects to `target` with socket buffers of `buffer_bytes` or, for `None`, of the kernel's default size.
 pub(crate) async fn connect(target: &EndpointAddress, buffer_bytes: Option<u32>) -> Result<Socket, CallError> {
     let descriptor = new_socket(target, buffer_bytes).map_err(|error| ("socket", error.into()))?;
     let outcome = match target {
@@ -48,8 +48,8 @@ fn new_socket(target: &EndpointAddress, buffer_bytes: Option<u32>) -> rustix::io
     Ok(descriptor)
 }
 
-/// Creates the address of a unix-domain socket. Like in Postfix, an empty path becomes an abstract name of zero bytes,
-/// on which no server listens.
+/// Creates the address of a unix-domain socket. As in Postfix, an empty path becomes an abstract name that consists of
+/// zero bytes. The connection then fails, because no server listens on that name.
 fn unix_address(path: &str) -> rustix::io::Result<SocketAddrUnix> {
     if path.is_empty() { SocketAddrUnix::new_abstract_name(&[0; 107]) } else { SocketAddrUnix::new(path) }
 }

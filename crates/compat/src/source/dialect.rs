@@ -11,8 +11,7 @@ use tokio::sync::Semaphore;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MessageTask {
-    /// Number of the message, counted from 1, or always 0 in smtp-source, which does not number its messages in this
-    /// way.
+    /// Number of the message, counted from 1, or always 0 in smtp-source.
     pub(crate) number: i64,
     /// Time at which a session took up the message, or `None` if neither traces nor the report need the time.
     pub(crate) began: Option<Duration>,
@@ -70,7 +69,6 @@ pub(crate) struct Failure {
     pub(crate) task: MessageTask,
     pub(crate) state: DialogueState,
     pub(crate) cause: FailureCause,
-    /// Addresses of both ends of the connection, if they are known.
     pub(crate) local: Option<SocketAddr>,
     pub(crate) peer: Option<SocketAddr>,
 }
@@ -93,14 +91,14 @@ pub(crate) trait Dialect: Sized + 'static {
 
     async fn first_message(&self) -> Option<MessageTask>;
 
-    /// Waits for as long as the options demand, and then takes up the next message for a session. Returns `None` if no
-    /// message is left.
+    /// Takes up the next message for a session, after the pause that the options demand. Returns `None` if none is
+    /// left.
     async fn next_message(&self) -> Option<MessageTask>;
 
     fn take_message(&self) -> Option<MessageTask>;
 
-    /// Returns true if sessions wait between messages. If they do not, the next message is begun in the same write,
-    /// which saves a system call.
+    /// Returns true if sessions pause between messages. If they do not, the session adds the first command of the next
+    /// message to the output that it is about to write, which saves a system call.
     fn waits_between_messages(&self) -> bool;
 
     fn keeps_connection(&self) -> bool;
@@ -113,7 +111,7 @@ pub(crate) trait Dialect: Sized + 'static {
         false
     }
 
-    /// Number of attempts to connect that a session has in its whole life. [`Dialect::connect`] counts it down.
+    /// Number of failed attempts to connect after which a session ends the run. [`Dialect::connect`] counts them.
     fn connect_attempts(&self) -> u32 {
         1
     }
@@ -128,27 +126,27 @@ pub(crate) trait Dialect: Sized + 'static {
 
     fn connection_closed(&self, _task: MessageTask) {}
 
-    /// Handles the failure of a connection. Returns an error if the whole run must end. Otherwise the session continues
-    /// with its next message.
+    /// Called when a session's connection has failed. Returns an error if the whole run must end. Otherwise the session
+    /// continues with its next message.
     fn handle_failure(&self, failure: Failure) -> Result<(), FatalError>;
 
-    /// Writes the client's greeting for this state, without its line end. Returns false if the dialect sends no
-    /// greeting in this state.
+    /// Writes the client's greeting, such as EHLO, without its line end. Returns false if the dialect sends no greeting
+    /// in this state of the dialogue.
     fn write_hello(&self, state: DialogueState, out: &mut Vec<u8>) -> bool;
 
     fn write_sender(&self, extensions: Extensions, out: &mut Vec<u8>) -> Result<(), String>;
 
-    /// Writes RCPT without its line end. `sent` is the number of recipients of this message before it. Returns the
-    /// number in the recipient's address, if it has one.
+    /// Writes RCPT without its line end. `sent` is the number of RCPT commands that the client has already written for
+    /// this message. Returns the number in the recipient's address, if it has one.
     ///
     /// # Errors
     ///
-    /// Fails if the recipient's address cannot be sent.
+    /// Fails if the recipient's address contains a line break, which would end the command too early.
     fn write_recipient(&self, task: MessageTask, sent: i64, out: &mut Vec<u8>) -> Result<Option<u32>, String>;
 
     fn write_message(&self, place: RenderContext, out: &mut Outbox);
 
-    /// Called for each written command, without its line end. After a message, the command is `.`.
+    /// Called with each command that was written, without its line end. At the end of a message, this is `.`.
     fn command_written(&self, _line: &[u8], _diagnostics: &mut Vec<Diagnostic>) {}
 
     /// Called when `count` messages have been written. Their replies have not arrived yet.
@@ -157,7 +155,7 @@ pub(crate) trait Dialect: Sized + 'static {
     /// Returns true if `line` ends the reply whose first line is `first`. Both contain their line ends.
     fn is_last_line(first: &[u8], line: &[u8]) -> bool;
 
-    /// Decides what a reply means for the dialogue. If the connection must end, returns the error text.
+    /// Decides how the dialogue continues after a reply. Returns the text of an error if the connection must end.
     fn judge(&self, state: DialogueState, reply: &[u8], diagnostics: &mut Vec<Diagnostic>) -> Result<Verdict, String>;
 
     fn extensions(&self, _reply: &[u8]) -> Extensions {
@@ -176,9 +174,9 @@ pub(crate) struct SharedState {
     /// connections at once would overflow the server's listen queue. The kernel would then wait for seconds before it
     /// tries again, which would spoil the measurement.
     pub(crate) connect_semaphore: Semaphore,
-    /// Read buffer of all sessions. A session must copy the bytes that it still needs when it has to wait.
+    /// Read buffer that all sessions share. Before a session waits, it must copy the bytes that it still needs.
     pub(crate) input: RefCell<Vec<u8>>,
-    /// Write buffer of all sessions. A session must not leave bytes in it when it has to wait.
+    /// Write buffer that all sessions share. Before a session waits, it must empty the buffer.
     pub(crate) outbox: RefCell<Outbox>,
     pub(crate) timing: Timing,
     pub(crate) timeout: Duration,
@@ -186,7 +184,7 @@ pub(crate) struct SharedState {
 }
 
 impl SharedState {
-    /// Creates the state, and starts the clock of the run.
+    /// Creates the state, and begins to measure the duration of the run.
     pub(crate) fn new(timeout: Duration, tls: Option<ClientTls>) -> Self {
         Self {
             connect_semaphore: Semaphore::new(1),

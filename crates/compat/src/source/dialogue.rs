@@ -1,5 +1,5 @@
 //! The SMTP dialogue of a client in lock step: after each reply, it sends the next command. The dialogue uses no socket
-//! and no clock.
+//! and no clock, so tests need neither.
 //!
 //! ```text
 //! Greeting ─▶ Hello ─▶ (StartTls ─▶ SecureHello) ─▶ Mail ─▶ Recipient … ─▶ Data ─▶ EndOfData ─▶ Quit, or Mail again
@@ -16,7 +16,6 @@ pub(crate) enum Step {
     Message,
     /// Begin TLS, and then call [`Dialogue::tls_established`].
     StartTls,
-    /// The transaction is over. The connection can be used for another one.
     Idle,
     Close,
 }
@@ -28,7 +27,7 @@ pub(crate) struct Output<'a> {
 }
 
 impl Output<'_> {
-    /// Reports the command that starts at offset `start` to the dialect, and then ends the command with CRLF.
+    /// Passes the command that starts at offset `start` to `Dialect::command_written`, and then appends CRLF.
     fn end_command<D: Dialect>(&mut self, run: &D, start: usize) {
         let out = self.out.bytes();
         run.command_written(&out[start..], self.diagnostics);
@@ -49,7 +48,7 @@ pub(crate) struct Dialogue {
     extensions: Extensions,
     recipients_sent: i64,
     recipients_accepted: u32,
-    /// Number in the address of the message's last recipient. The `To:` header may repeat it.
+    /// Number that was added to the last recipient's address, if any. The `To:` header may repeat this number.
     recipient_number: Option<u32>,
     /// Number of replies to the end of data that the server must still send.
     replies_due: u32,

@@ -1,4 +1,4 @@
-//! The messages of a run, in wire format. They share one body, which is rendered once.
+//! The messages of a run in wire format, which share one body that is rendered once.
 use crate::trace_header::TraceHeaderWriter;
 use mailrun_net::Outbox;
 use mailrun_smtp::data;
@@ -18,12 +18,12 @@ pub(crate) struct Message {
 }
 
 impl Message {
-    /// Creates a message from its body, which must include the end of data. If messages are traced, `traced_head` is a
-    /// sample of their headers.
+    /// Creates a message from its body, which must include the end of data. If messages are traced, `traced_head` must
+    /// be the headers of one of them.
     ///
     /// # Errors
     ///
-    /// Fails if the messages cannot be traced.
+    /// Fails if `traced_head` contains an empty line, or if the system provides no random bytes for the trace.
     pub(crate) fn new(body: Vec<u8>, traced_head: Option<&[u8]>) -> Result<Self, String> {
         let content = body.strip_suffix(data::END_OF_DATA).unwrap_or(&body);
         let trace_header = traced_head.map(|head| TraceHeaderWriter::new(head, content)).transpose()?;
@@ -44,8 +44,8 @@ impl Message {
 }
 
 /// Encodes lines for the wire: replaces LF with CRLF, and doubles a dot at the start of a line (RFC 5321 §4.5.2).
-/// `has_return` says whether the text before an LF already ends in the CR of this line end. Any other CR stays, as in
-/// the imitated programs.
+/// `has_return` returns true if the text before an LF already ends in CR, so that no CR must be added. Any other CR
+/// stays, as in the imitated programs.
 pub(crate) fn encode(text: &[u8], has_return: impl Fn(&[u8]) -> bool) -> Vec<u8> {
     let mut lines = Vec::with_capacity(text.len() + text.len() / 32);
     for line in text.split_inclusive(|&byte| byte == b'\n') {

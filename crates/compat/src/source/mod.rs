@@ -1,4 +1,4 @@
-//! The engine of smtp-source and go-smtp-source. Each of the two programs is a [`Dialect`] of it.
+//! The engine that smtp-source and go-smtp-source share. Each of the two programs implements [`Dialect`].
 //!
 //! ```text
 //! session ─ takes up messages, connects, and drives a connection: ReplyReader ─▶ Dialogue ─▶ PendingOutput
@@ -18,7 +18,6 @@ use tokio::sync::mpsc;
 
 const RESERVED_DESCRIPTORS: u64 = 64;
 
-/// Runs the sessions on one thread. Returns when all of them have finished, or when one of them has hit a fatal error.
 pub(crate) fn run_sessions<D: Dialect>(run: &Rc<D>, sessions: u64, options: OwnOptions) -> Result<(), FatalError> {
     mailrun_net::open_files::raise(sessions.saturating_add(RESERVED_DESCRIPTORS));
     let run = Rc::clone(run);

@@ -65,9 +65,9 @@ struct Connection<D: Dialect> {
     read_ahead: Vec<u8>,
     pending_output: PendingOutput,
     queued: Option<Queued>,
-    /// Number of messages in the output that has not been completely written yet.
+    /// Number of messages that were added to the output since all output was last written.
     messages: u32,
-    /// Step that the dialogue has reached. The session acts on the step once all output is written.
+    /// Step at which the dialogue pauses, such as the start of TLS. The session performs it once all output is written.
     final_step: Option<Step>,
     timer: Timer,
     deadline: Duration,
@@ -110,8 +110,8 @@ impl<D: Dialect> Connection<D> {
         Ok(self.timer)
     }
 
-    /// Passes bytes between the socket and the dialogue, until the connection is [`Step::Idle`] or must
-    /// [`Step::Close`].
+    /// Passes bytes between the socket and the dialogue. Returns [`Step::Idle`] when the connection is free for another
+    /// message, or [`Step::Close`] when it must be closed.
     async fn drive(&mut self, mut queued: Option<Queued>) -> Result<Step, FailureCause> {
         let run = Rc::clone(&self.run);
         loop {
@@ -224,7 +224,7 @@ impl<D: Dialect> Connection<D> {
         Ok(())
     }
 
-    /// Writes the outbox, and returns true if all of its bytes were written.
+    /// Writes the pending output and the outbox, and returns true if no bytes are left to write.
     fn flush(&mut self, run: &D, outbox: &mut Outbox) -> io::Result<bool> {
         let written = self.pending_output.flush(outbox, &mut self.stream)?;
         if matches!(written, FlushStatus::All | FlushStatus::Partial { is_progress: true }) {
@@ -242,8 +242,8 @@ impl<D: Dialect> Connection<D> {
     }
 }
 
-/// The output of a session. All sessions write from a shared buffer, and each keeps the bytes that its socket does not
-/// accept in a buffer of its own.
+/// Output that a session's socket has not accepted yet. All sessions write from one shared buffer, so each session
+/// moves such bytes to a buffer of its own.
 #[derive(Default)]
 pub(super) struct PendingOutput {
     unsent: Option<Box<Outbox>>,
@@ -253,7 +253,7 @@ pub(super) struct PendingOutput {
 pub(super) enum FlushStatus {
     Nothing,
     All,
-    /// The socket does not accept more bytes for now. `is_progress` is true if it accepted some bytes.
+    /// The socket accepts no more bytes for now. `is_progress` is set if a write was tried, which restarts the timeout.
     Partial {
         is_progress: bool,
     },
@@ -264,7 +264,7 @@ impl PendingOutput {
         self.unsent = Some(outbox);
     }
 
-    /// Writes the bytes that an earlier call could not write. If there are none, writes `outbox`.
+    /// Writes the bytes that the socket did not accept earlier. If there are none, writes the shared buffer `outbox`.
     pub(super) fn flush(&mut self, outbox: &mut Outbox, stream: &mut Stream) -> io::Result<FlushStatus> {
         let mut some = false;
         if self.unsent.is_none() {

@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 impl FileSystem {
-    /// Returns the paths at which processes see a file or directory, without a slash at the beginning.
+    /// Returns the paths of a file or directory relative to the mount point, including names that are not durable.
     pub fn paths(&self, inode: Inode) -> Vec<String> {
         self.paths_by(inode, &|directory| directory.seen.iter().collect())
     }
 
-    /// Returns the paths that a file or directory has on the media, so that they exist after any power cut.
+    /// Returns the paths of a file or directory whose names are durable, so that a power cut cannot remove them.
     pub fn durable_paths(&self, inode: Inode) -> Vec<String> {
         self.paths_by(inode, &|directory| directory.durable.iter().collect())
     }
@@ -21,8 +21,8 @@ impl FileSystem {
         names: &dyn Fn(&'f super::Directory) -> Vec<(&'f String, &'f Inode)>,
     ) -> Vec<String> {
         let mut paths = Vec::new();
-        // Each entry is a directory above the file, the path from there to the file, and all directories on this path.
-        // No path visits a directory twice, because after renames, directories on the media may contain each other.
+        // Climb from the file to the root. Each entry has a directory, the path from there to the file, and all
+        // directories passed. Pass none twice: if only some renames are durable, directories may form a cycle.
         let mut open = vec![(inode, String::new(), BTreeSet::from([inode]))];
         while let Some((at, below, passed)) = open.pop() {
             if at == ROOT {
@@ -77,7 +77,7 @@ impl FileSystem {
         names.map(|(name, inode)| (name.clone(), *inode)).collect()
     }
 
-    /// Returns all unsynced changes as survivors, so that a power cut with these survivors loses nothing.
+    /// Describes a power cut that loses nothing, because all unsynced changes survive it.
     pub fn all_unsynced(&self) -> Survivors {
         let dirty = self.nodes.iter().filter_map(|(inode, node)| match &node.content {
             Content::File(file) if !file.is_clean() => Some((*inode, file.all_survives())),

@@ -1,5 +1,5 @@
-//! Parses any text as an address with a port. The parser must reject the text, or an address made
-//! from the parsed host and port must parse to the same parts.
+//! Parses any text as an address with a port. If the parser accepts the text, an address made from the parsed host and
+//! port must parse to the same host and port.
 use crate::Endpoint;
 
 pub fn check(data: &[u8]) {

@@ -17,18 +17,16 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Minimum period over which the CPU usage that the master is told is averaged.
+/// Minimum period over which the CPU usage for the master's statistics is averaged.
 const USAGE_INTERVAL: Duration = Duration::from_secs(1);
 const IDLE_WAIT: Duration = Duration::from_millis(20);
-/// Time for which the socket stays open after the worker's last message. Closing a socket that has
-/// unread bytes could drop that message.
+/// Time for which the worker still reads from the master after its own last message. Closing a socket that has unread
+/// bytes could drop that message.
 const LINGER: Duration = Duration::from_millis(150);
-/// Maximum worker index for message numbers, which replaces a larger index from the master. The
-/// index is in the upper bits of a message number, and a larger one would overwrite the bits above
-/// that name the stage of the load.
+/// Largest worker index that fits into the upper 12 bits of a message number. It replaces any larger index from the
+/// master, because a larger index would overwrite the bits for the stage of the load.
 const MAX_INDEX: u64 = (MESSAGE_NUMBERS >> NUMBERS_LOG2) - 1;
-/// Minimum difference between the master's clock and ours that is corrected. A smaller difference
-/// may be the travel time of a message.
+/// A smaller difference from the master's clock is not corrected, because it may be the travel time of a message.
 const LEAST_SKEW_S: f64 = 1.0;
 /// Clock differences of ten years or more are ignored, because one of the clocks was probably never set.
 const MOST_SKEW_S: f64 = 315_360_000.0;
@@ -120,15 +118,15 @@ impl MasterLink {
         })
     }
 
-    /// Runs until the worker has to end. It then drops the link and thus the channel for orders, so
-    /// that the main thread stops waiting for orders.
+    /// Runs until the worker has to end. This method then drops the link, which contains the sender of orders, so that
+    /// the main thread stops waiting for further orders.
     pub(super) fn run(mut self) -> WorkerExit {
         loop {
             self.receive();
             if self.interrupt.requested() != StopRequest::Nothing {
                 self.worker.terminate(clock::now());
             }
-            // Act before the tick, so that the status in the tick includes a load that a message has just started.
+            // Carry out the master's orders before `tick` reports the status, so that the status includes a new load.
             if let Some(exit) = self.act().or_else(|| self.tick()) {
                 self.flush();
                 self.linger();
@@ -166,8 +164,8 @@ impl MasterLink {
             MasterCommand::Ack(index) if self.index.is_none() => {
                 let index = (*index).min(MAX_INDEX);
                 self.index = Some(index);
-                // Derive the first message number from the index: the master gives each
-                // registration another index, so that no number is used twice.
+                // The master gives each registered worker another index. Use the index as the upper bits of all message
+                // numbers, so that no two workers use the same number.
                 self.next_message = index << NUMBERS_LOG2;
                 mailrun_process::tell!("worker {index} of the Locust master at {}", self.master);
             }
@@ -181,8 +179,8 @@ impl MasterLink {
         }
     }
 
-    /// Asks for the master's clock if it is time to ask. Only a master that runs mailrun's
-    /// locustfile can answer.
+    /// Asks the master for its time whenever the estimate of the clock difference needs another answer. Only a master
+    /// that runs mailrun's locustfile can answer.
     fn ask_clock(&mut self) {
         if self.connection.is_none() || !self.worker.can_ask_clock() {
             return;
@@ -297,8 +295,8 @@ impl MasterLink {
         }
         if let Some(ended) = &self.load {
             let next = ended.control().next_message();
-            // If the worker still has the index of the ended load, continue after that load's
-            // message numbers, so that none is used twice. A new index brings unused numbers.
+            // If the worker has the same index as during the previous load, continue after the message numbers of that
+            // load, so that no number is used twice.
             if next >> NUMBERS_LOG2 == self.next_message >> NUMBERS_LOG2 {
                 self.next_message = self.next_message.max(next);
             }
@@ -307,7 +305,7 @@ impl MasterLink {
         let order = LoadOrder::new(control, host, run_id);
         self.reported_at_s = unix_s() + self.offset_s();
         self.load = Some(order.clone());
-        // Ignore the error: the main thread receives orders as long as this thread runs.
+        // Sending cannot fail, because the main thread receives orders until this thread ends.
         let _ = self.orders.send(order);
     }
 
@@ -323,8 +321,8 @@ impl MasterLink {
     }
 }
 
-/// Returns the prefix of this process's identities. A master takes the part before the underscore
-/// as the host, and distributes the users of a test over the hosts.
+/// Returns the host name, an underscore and a random ID, with which each identity of this process at the master begins.
+/// A master takes the part before the underscore as the host, and distributes the users of a test over the hosts.
 fn process_identity() -> Result<String> {
     let host = rustix::system::uname().nodename().to_string_lossy().replace('_', "-");
     let host: String = host.chars().filter(char::is_ascii).take(64).collect();
@@ -335,8 +333,8 @@ fn unix_s() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
 
-/// Order to run a load. The link sends a clone to the main thread, which runs the load and then
-/// calls [`Self::finish`], so that the link learns of the end.
+/// Command from the link to the main thread to run the load of one test. The link sends a clone to the main thread,
+/// which runs the load and then calls [`Self::finish`], so that the link learns of the end.
 #[derive(Clone, Debug)]
 pub(super) struct LoadOrder {
     /// Server that the master has named, or `None` for the worker's own server.

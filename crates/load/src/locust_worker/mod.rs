@@ -1,5 +1,5 @@
-//! Runs the source as a worker of a Locust master. For each test that the master starts, the source offers a load. Each
-//! user of the test is a session or, in an open loop, a share of the rate.
+//! Runs the source as a worker of a Locust master. For each test that the master starts, the source offers a load. A
+//! closed loop has one session per user. In an open loop, the rate grows with the number of users.
 //!
 //! ```text
 //! thread "locust": master ⇄ mailrun_locust::LocustWorker ─ an order per test ─→ main thread: source::run
@@ -25,10 +25,9 @@ pub struct LocustWorkerOptions {
     pub master: String,
     /// Maximum number of users that the worker accepts. If the master asks for more, the worker starts only this many.
     pub max_sessions: u32,
-    /// Servers that a master may name, by the names that `server_name` returns. A master cannot direct load to other
-    /// servers.
+    /// Names of the servers to which a master may direct load, in the form that `server_name` returns.
     pub targets: Vec<String>,
-    /// See [`WorkerLimits::server_name`].
+    /// Function that converts any text for a server to the form used in `targets` ([`WorkerLimits::server_name`]).
     pub server_name: fn(&str) -> Option<String>,
     /// Time that messages in transit have to finish when the load is stopped.
     pub drain: Duration,
@@ -36,8 +35,8 @@ pub struct LocustWorkerOptions {
     pub master_timeout: Duration,
 }
 
-/// Works for a master until the master says `quit`, or until SIGINT or SIGTERM. `load_for` returns the options of a
-/// load for the server that the master has named or, for `None`, for the worker's own server.
+/// Works for a master until the master says `quit`, or until SIGINT or SIGTERM. For each test, `load_for` returns the
+/// options of the load. It gets the server that the master has named, or `None` for the worker's own server.
 ///
 /// # Errors
 ///
@@ -68,7 +67,7 @@ pub fn run(options: &LocustWorkerOptions, load_for: impl Fn(Option<&str>) -> Res
     }
 }
 
-/// Runs the load of a test to its end. Returns the reason if the load ended by itself, and `None` if it was stopped.
+/// Runs a load until it ends or is stopped. If the load ended by itself, returns the reason.
 fn carry_out(order: &LoadOrder, load_for: &impl Fn(Option<&str>) -> Result<SourceOptions>) -> Option<String> {
     let options = load_for(order.host.as_deref()).and_then(|mut options| {
         options.control = Some(order.control());

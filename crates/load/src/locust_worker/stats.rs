@@ -1,16 +1,15 @@
-//! Converts the counts of a load into a report for a master. In the master's statistics, the
-//! aggregate and the first row count whole messages. Each further row times a stage or phase.
+//! Converts the counts of a load into a report for a master. In the master's statistics, `Aggregated` and the first row
+//! count whole messages. Each further row has the times of one stage or phase of the messages, for example `sent`.
 //!
-//! All values come from the histograms, so a master's percentiles agree with the exact percentiles
-//! to two digits.
+//! All times come from histograms, so a master's percentiles agree with the exact percentiles to two digits.
 use crate::source::LoadCounts;
 use mailrun_locust::{ErrorEntry, ExactHistogram, StatsEntry, StatsReport};
 use mailrun_measurement::{Latencies, Phase};
 use std::collections::BTreeMap;
 
 const NS_PER_MS: f64 = 1e6;
-/// Shortest time in a report, 10 µs. Shorter times are reported as 10 µs, so that the report lists
-/// few different times.
+/// Shortest time that a report to the master contains, 10 µs. Shorter measured times are reported as 10 µs, so that the
+/// report lists few different times.
 const SHORTEST_MS: f64 = 0.01;
 const PROTOCOL: &str = "SMTP";
 

@@ -21,9 +21,9 @@ use std::time::Duration;
 pub(crate) type Ns = u64;
 
 const DAY_NS: Ns = 86_400 * 1_000_000_000;
-/// Position of the route's number in a message number. The bits below count the messages of the route.
+/// Lowest bit of the route's number in a message number. The 32 bits below it count the messages of the route.
 const ROUTE_SHIFT: u32 = 32;
-/// Maximum number of routes. With more routes, message numbers would not fit into a trace.
+/// Maximum number of routes, including removed routes. With more, message numbers would not fit into a trace.
 pub(super) const MAX_ROUTES: u16 = 1 << 10;
 /// Maximum number of overdue messages that a route remembers in case they still arrive. If there are more, the oldest
 /// are forgotten.
@@ -40,7 +40,7 @@ pub(crate) enum Answer {
     Unknown,
 }
 
-/// A change of the account, which the journal records.
+/// An event that changes the probe's counts or its list of messages in flight. The journal records all these events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub(crate) enum Event {
@@ -61,8 +61,8 @@ pub(crate) enum Event {
         arrival: Arrival,
         at_ns: Ns,
     },
-    /// A message has not arrived in time. `looked` is false if nobody has looked for the message, because its route was
-    /// removed or is no longer watched.
+    /// A message has not arrived in time. `looked` is false if the message may have arrived unseen, because its route
+    /// is no longer watched or its sink has dropped arrivals. The message then counts as in doubt and not as lost.
     Overdue {
         number: u64,
         looked: bool,
@@ -72,14 +72,14 @@ pub(crate) enum Event {
     ClockSet {
         by_ns: i64,
     },
-    /// The daily report of a route was written, so the account no longer needs that day.
+    /// The daily report of a route was written, so the account drops its counts and latencies of that day.
     Reported {
         route: u16,
         day: u64,
     },
 }
 
-/// Stages that a message reaches. Each stage is timed from when the message was due.
+/// Stages of a message that the probe times. Each time counts from the moment at which the message was due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ProbeStage {
     Accepted,
@@ -92,8 +92,8 @@ impl ProbeStage {
         [(Self::Accepted, "accepted"), (Self::Announced, "announced"), (Self::Delivered, "delivered")];
 }
 
-/// Numbers of messages by their fate. `lost` counts each message that was ever called lost. `late` counts lost messages
-/// that arrived or bounced afterwards, so `lost - late` are still missing.
+/// Numbers of messages by their fate. `lost` counts all accepted messages that did not arrive in time. `late` counts
+/// those lost messages that arrived or bounced afterwards, so `lost - late` are still missing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Counts {
@@ -102,8 +102,8 @@ pub(crate) struct Counts {
     pub(crate) accepted: u64,
     pub(crate) rejected: u64,
     pub(crate) failed: u64,
-    /// Messages that may have been delivered or lost. Either the server's answer is unknown and the message did not
-    /// arrive in time, or the probe stopped looking for the message.
+    /// Messages that may have been delivered or lost. Either the server's answer is unknown and no arrival was seen in
+    /// time, or the probe stopped looking for the message.
     pub(crate) in_doubt: u64,
     pub(crate) delivered: u64,
     pub(crate) bounced: u64,
@@ -111,7 +111,7 @@ pub(crate) struct Counts {
     pub(crate) late: u64,
     /// Accepted messages whose further fate is unknown, because their route has no sink or mailbox.
     pub(crate) unwatched: u64,
-    /// Arrivals of messages whose fate was already known, for example of copies, or of mail after its bounce.
+    /// Arrivals of messages whose fate was known before. For example, the message is a second copy, or it had bounced.
     pub(crate) repeated: u64,
 }
 
@@ -142,7 +142,7 @@ pub(super) struct OpenMessage {
 }
 
 impl OpenMessage {
-    /// Returns the day under which the message was counted when it was created, even if the clock was set since then.
+    /// Returns the day on which the message was due before any correction of the clock, when it was counted as created.
     fn day(&self) -> u64 {
         day_of(self.due_ns.saturating_add_signed(self.clock_set_ns.saturating_neg()))
     }
@@ -163,8 +163,7 @@ pub(super) struct Day {
     pub(super) latencies: [Latencies; ProbeStage::ALL.len()],
 }
 
-/// The form in which the journal stores a day. Latency distributions are stored as text, in the same form as in
-/// interval logs.
+/// JSON form of a [`Day`] in the journal. Each latency distribution is a text, in the same form as in interval logs.
 #[derive(Serialize, Deserialize)]
 struct StoredDay {
     counts: Counts,
@@ -198,7 +197,7 @@ pub(super) struct RouteAccount {
     pub(super) days: BTreeMap<u64, Day>,
 }
 
-/// The accounts of all routes of a probe, including removed routes, whose mail may still arrive.
+/// The counts and open messages of all routes of a probe, including removed routes, whose mail may still arrive.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Account {
     /// Run ID that is part of the trace in every message.
@@ -243,7 +242,7 @@ impl Account {
         })
     }
 
-    /// Returns the number of the route's next message, which includes the number of the route.
+    /// Returns the number for the route's next message. Its upper bits are the number of the route.
     pub(super) fn next_number(&self, route: u16) -> u64 {
         u64::from(route) << ROUTE_SHIFT | self.routes.get(&route).map_or(0, |route| route.next)
     }
@@ -253,9 +252,9 @@ impl Account {
         open.filter(|(_, message)| message.answer.is_none()).map(|(number, _)| *number).collect()
     }
 
-    /// Returns the messages of a route that are overdue: the server's answer is known, and the message had not arrived
-    /// `lost_after_ns` after it was due. Messages whose time limit ends after `seen_until_ns` are left out, because
-    /// they may have arrived unseen.
+    /// Returns the route's answered messages that had not arrived `lost_after_ns` after they were due. Arrivals are
+    /// known only up to `seen_until_ns`. A message whose time was not over by then is left out, because it may have
+    /// arrived unseen.
     pub(super) fn overdue(&self, route: u16, seen_until_ns: Ns, lost_after_ns: Ns) -> Vec<u64> {
         let open = self.routes.get(&route).into_iter().flat_map(|route| &route.open);
         let is_overdue = |message: &OpenMessage| {
@@ -264,9 +263,9 @@ impl Account {
         open.filter(|(_, message)| is_overdue(message)).map(|(number, _)| *number).collect()
     }
 
-    /// Returns true if an arrival changes the account. `is_own` is true if this process has sent the message. If an
-    /// earlier process has sent the message and its fate is known, the arrival does not count again, because sinks and
-    /// mailboxes report old arrivals to each new process.
+    /// Returns true if the arrival of a message changes the counts of its route, so that the probe must record it.
+    /// `is_own` is true if this process has sent the message. If an earlier process has sent the message and its fate
+    /// is known, the arrival does not count again, because sinks and mailboxes report old arrivals to each new process.
     pub(super) fn concerns(&self, arrival: &Arrival, is_own: bool) -> bool {
         let Some(route) = self.routes.get(&route_of(arrival.number)) else { return false };
         let is_expected = route.open.contains_key(&arrival.number)
@@ -274,7 +273,7 @@ impl Account {
         is_expected || is_own || arrival.kind == ArrivalKind::Duplicate
     }
 
-    /// Returns the days, each with its route, that can be reported: they are over and have no message in flight.
+    /// Returns the days to report, each with its route. A day is reported once it is over and has no message in flight.
     pub(super) fn finished_days(&self, today: u64) -> Vec<(u16, u64)> {
         let days =
             self.routes.iter().flat_map(|(number, route)| route.days.keys().map(move |day| (*number, route, *day)));
@@ -362,7 +361,7 @@ impl RouteAccount {
             });
             message.day
         } else {
-            // Count the arrival under the latest day, because the day when the message was due is no longer known.
+            // The message's day is no longer known and may have been reported, so count the copy for the latest day.
             self.counts.repeated += 1;
             if let Some(mut day) = self.days.last_entry() {
                 day.get_mut().counts.repeated += 1;
@@ -435,9 +434,9 @@ mod tests {
 
     const SECOND: Ns = 1_000_000_000;
 
-    /// Plays a script of events for messages of the first route. The letters mean created (c), accepted (a), rejected
-    /// (r), failed (f), unknown answer (u), delivered (d), bounced (b), delivered again (D), overdue (o), and overdue
-    /// without anybody looking (x). A digit after a letter is the number of the message, which is otherwise 0.
+    /// Applies the events in `script` to one route. A message can be created (c), accepted (a), rejected (r), failed
+    /// (f), delivered (d), bounced (b), delivered again (D), or overdue (o; x if no longer watched). Its answer can be
+    /// unknown (u). A digit after a letter is the number of the message, which is otherwise 0.
     fn played(script: &str, watched: bool) -> RouteAccount {
         let mut account = Account::new(String::new());
         assert_eq!(account.open_route("a"), Some(0));

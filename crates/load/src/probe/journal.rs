@@ -1,8 +1,8 @@
-//! The file in which a probe keeps its account.
+//! The journal is the file in which a probe records what became of its messages, to know it after a restart.
 //!
-//! The first line is a snapshot of the account, and each further line is an event after it. Every line begins with its
-//! CRC-32C. If a probe is killed, part of a line may be left at the end, which the next probe ignores. From time to
-//! time, the file is replaced by a new one with only a snapshot, so it stays small.
+//! The first line is a snapshot of the account (counts and messages in flight), and each further line is a later event.
+//! Every line begins with its CRC-32C. If a probe is killed, the file may end in part of a line, which the next probe
+//! ignores. From time to time, the file is replaced by a new one with only a snapshot, so it stays small.
 use super::account::{Account, Event};
 use mailrun_measurement::trace::checksum;
 use mailrun_process::reason::reason;
@@ -12,7 +12,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-/// Size of the events in bytes from which on a new snapshot replaces the file, so that the file stays small.
+/// Number of bytes of events after which a new snapshot replaces the file, so that the file stays small.
 const MAX_EVENT_BYTES: usize = 256 << 10;
 const MAX_FILE_BYTES: u64 = 256 << 20;
 const VERSION: u32 = 1;
@@ -21,9 +21,9 @@ const PREFIX_BYTES: usize = 9;
 
 /// The file operations that a journal needs. In tests, memory replaces the file.
 pub(super) trait Storage {
-    /// Returns the content, or `None` if there is no file yet.
+    /// Returns the content of the file, or `None` if it does not exist yet.
     fn read(&mut self) -> io::Result<Option<Vec<u8>>>;
-    /// Replaces the whole content. On success, the new content is on disk, and on failure, the old content remains.
+    /// Replaces the file's content. On success, the new content is on disk, and on failure, the old content remains.
     fn replace(&mut self, content: &[u8]) -> io::Result<()>;
     fn append(&mut self, bytes: &[u8]) -> io::Result<()>;
     /// Waits until everything appended is on disk.
@@ -40,8 +40,8 @@ pub(super) struct Journal<S> {
     storage: S,
     snapshot_bytes: usize,
     event_bytes: usize,
-    /// Reason why the last write failed. The file may then end in part of a line, so it must be replaced before events
-    /// are added.
+    /// Reason why the last write failed. Such a write may leave part of a line, so the file must be replaced before
+    /// further events are appended.
     fault: Option<String>,
     /// Number of writes that have failed since the probe started, for `/metrics`.
     pub(super) failures: u64,
@@ -50,7 +50,7 @@ pub(super) struct Journal<S> {
 #[derive(Debug, PartialEq)]
 pub(super) struct Recovered {
     pub(super) account: Account,
-    /// Number of damaged lines, whose events are missing from the account. An unfinished last line does not count.
+    /// Number of damaged lines, whose events are lost. An unfinished last line does not count.
     pub(super) damaged: u64,
 }
 
@@ -59,7 +59,7 @@ impl<S: Storage> Journal<S> {
         Self { storage, snapshot_bytes: 0, event_bytes: 0, fault: None, failures: 0 }
     }
 
-    /// Reads the account from the file, or returns `None` if there is no file yet.
+    /// Reads the account from the file: the snapshot and the events after it. Returns `None` if there is no file.
     ///
     /// # Errors
     ///
@@ -85,9 +85,8 @@ impl<S: Storage> Journal<S> {
         }
     }
 
-    /// Adds events to the file. If `durable` is set, they are on disk when this returns. `account` must not contain
-    /// them yet, because the file may be replaced by a snapshot before they are added. After an error, the next call
-    /// replaces the file.
+    /// Appends events to the file. If `durable` is set, waits until they are on disk. `account` must not contain these
+    /// events yet, because its snapshot first replaces the file if that is too long or the last write failed.
     pub(super) fn append(&mut self, events: &[Event], account: &Account, durable: bool) -> Result<(), String> {
         if self.fault.is_some() || self.event_bytes > MAX_EVENT_BYTES {
             self.compact(account)?;
@@ -243,7 +242,7 @@ mod tests {
         account
     }
 
-    /// Writes the test events to a journal. Returns its content, and the account after each event.
+    /// Returns a journal with all test events, and the account as it is after each event.
     fn written() -> (Vec<u8>, Vec<Account>) {
         let storage = MemoryStorage::default();
         let mut journal = Journal::new(storage.clone());
@@ -325,7 +324,7 @@ mod tests {
             journal.compact(&account).unwrap();
             storage.room.set(Some(room));
             for event in events() {
-                // The event has happened even if the journal cannot store it, so the account must include it.
+                // Apply the event even if the journal cannot store it, because it has happened.
                 let _ = journal.append(&[event], &account, false);
                 account.apply(&event);
             }

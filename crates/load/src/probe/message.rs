@@ -1,4 +1,4 @@
-//! The message of a probe: it is small, has a trace, and is marked as sent by a machine.
+//! Composes a probe's messages, which are small, have a trace, and are marked as sent by a machine.
 use super::options::RouteOptions;
 use crate::send::{HeaderField, MessageParts, compose, set_header};
 use anyhow::{Result, anyhow};
@@ -8,7 +8,7 @@ use mailrun_measurement::{ClockId, RunId, Trace};
 use memchr::memmem;
 use std::time::Duration;
 
-/// Time at which a message was due, and the clock that this time was read from.
+/// Due time of a message, and the clock from which the time was read.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Creation {
     pub(super) time: Duration,

@@ -5,14 +5,13 @@ use mailrun_measurement::buckets::BOUNDS_S;
 use mailrun_text::metrics_text::{Exposition, MetricsText};
 use std::collections::HashMap;
 
-/// State that `/metrics` shows. The probe's loop changes it, and the thread of the HTTP server
-/// reads it.
+/// State that the probe's main loop updates, and from which the HTTP server's thread answers `/metrics`.
 pub(super) struct Shared {
     pub(super) probe: Probe,
     pub(super) journal: JournalState,
-    /// For each route number, the time at which the server's certificate expires, in seconds since 1970.
+    /// Maps the number of a route to the Unix time in seconds at which the server's certificate expires.
     pub(super) certificates: HashMap<u16, i64>,
-    /// For each route number, true if the sink or mailbox can be read at present.
+    /// True if a route's sink or mailbox can be read at present, by the number of the route.
     pub(super) watches: HashMap<u16, bool>,
     pub(super) reloaded_ns: Ns,
     /// False if the last attempt to read the configuration failed. The previous configuration then
@@ -29,7 +28,7 @@ pub(super) struct JournalState {
 
 type Value = fn(&RouteAccount) -> u64;
 
-/// Counters of a route, each with its name, its help text and the function that reads its value.
+/// Counters that `/metrics` shows for each route: name, help text, and the function that reads the value.
 const COUNTERS: [(&str, &str, Value); 10] = [
     ("created_total", "messages written down, to be sent", |account| account.counts.created),
     ("accepted_total", "messages that the server accepted", |account| account.counts.accepted),

@@ -55,9 +55,9 @@ use watch::{Found, Report, WatchThread};
 
 /// Maximum time between two checks of signals, clocks and overdue messages.
 const TICK: Duration = Duration::from_millis(250);
-/// Time that messages in transit have for their answers when the probe ends.
+/// How long an ending probe waits for the server's answers to messages that are being sent.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time until the next attempt after a daily report could not be written.
+/// Pause before the next attempt to write a daily report that could not be written.
 const REPORT_RETRY: Duration = Duration::from_secs(600);
 
 enum Input {
@@ -79,7 +79,7 @@ struct Outcome {
 /// Fails if the directory cannot be used, if the account is damaged, or if the HTTP server cannot listen.
 pub fn run(options: ProbeOptions) -> Result<()> {
     let ProbeOptions { routes, state, http, http_name, mut reload } = options;
-    // SIGHUP makes the probe read its configuration again, and ends a probe that has none.
+    // If the probe can reload its configuration, SIGHUP makes it do so. Otherwise, SIGHUP ends the probe.
     let interrupt = if reload.is_some() { Interrupt::watch_without_hangup()? } else { Interrupt::watch()? };
     let hangups = reload.as_ref().map(|_| SighupWatch::watch()).transpose()?;
     let unusable = |reason: String| anyhow!("cannot use the directory {} (--state): {reason}", state.display());
@@ -143,15 +143,15 @@ pub fn run(options: ProbeOptions) -> Result<()> {
     Ok(())
 }
 
-/// State of the probe's loop. The loop makes all decisions, and other threads only send messages and watch for
-/// arrivals.
+/// State of the probe's main loop, which makes all decisions. Other threads only send messages or watch for arrivals.
 struct Shell {
     run: RunId,
     shared: Arc<Mutex<Shared>>,
     journal: Journal<FileStorage>,
     routes: Vec<Arc<RouteOptions>>,
     watches: Vec<WatchThread>,
-    /// Messages that were found in mailboxes. The watch threads delete those whose arrival is recorded.
+    /// Messages that the watch threads have found in mailboxes. These threads delete a message only after its arrival
+    /// was recorded in the journal.
     mail: Arc<Mutex<ProbeMail>>,
     /// Numbers of messages whose arrival is not recorded yet, because the journal cannot be written.
     unrecorded: Vec<u64>,
@@ -231,8 +231,8 @@ impl Shell {
         }
     }
 
-    /// Returns the wall-clock time. If somebody has set the clock since the last call, first shifts the schedules and
-    /// the due times of messages in flight by the same amount, so that they can be compared with this time.
+    /// Returns the wall-clock time. If the clock was set since the last call, first shifts the schedules and the due
+    /// times of messages in flight by the same amount. Otherwise, messages might seem overdue.
     fn wall_ns(&mut self, shared: &mut Shared) -> Ns {
         let now_ns = unix_ns();
         if let Some(event) = shared.probe.compare_clocks(now_ns, ns(clock::now())) {
@@ -305,12 +305,12 @@ impl Shell {
         let Some(route) = place.and_then(|place| self.routes.get(place)).cloned() else { return };
         let (run, input) = (self.run, self.input_tx.clone());
         let age = Duration::from_nanos(now_ns.saturating_sub(due.due_ns));
-        // Latency is measured on the monotonic clock, from the time when the message was due, so convert that time.
+        // Convert the due time to the monotonic clock, on which latency is measured.
         let due_at = clock::now().saturating_sub(age);
         let number = due.number;
         let work = move || {
             let outcome = deliver(&route, run, number, due_at);
-            // Ignore the error: the receiver is gone only if the probe's main loop has ended.
+            // Ignore the error: it only means that the main loop has ended, so nobody needs the outcome.
             let _ = input.send(Input::Answered { number, outcome });
         };
         if let Err(error) = std::thread::Builder::new().name("send".to_owned()).spawn(work) {
@@ -402,13 +402,12 @@ impl Shell {
         if events.is_empty() {
             return;
         }
-        // Apply the events even after a failed write, because the next write begins with a snapshot of the account.
+        // Even if the write failed, apply the events, because the next write begins with a snapshot of the account.
         let written = self.journal.append(events, &shared.probe.account, false);
         events.iter().for_each(|event| shared.probe.account.apply(event));
         self.tell_written(&written, shared);
     }
 
-    /// Tells the user when the account can no longer be written, and when it can be written again.
     fn tell_written(&mut self, written: &Result<(), String>, shared: &mut Shared) {
         match written {
             Err(reason) if self.was_writable => {

@@ -5,15 +5,14 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Place where the probe looks for the arriving mail of a route.
+/// Where the probe looks for the arrival of its messages.
 #[derive(Clone, Debug)]
 pub enum Watch {
     /// The probe does not look for arrivals, so it knows only the server's answer to each message.
     Nothing,
     /// A mailrun sink, given by the address of its HTTP interface.
     Sink(String),
-    /// A mailbox, in which the mail stays if `keep` is set. Otherwise, the probe deletes its own
-    /// messages.
+    /// A mailbox. Unless `keep` is set, the probe deletes its own messages from the mailbox once it has counted them.
     Mailbox { mailbox: Box<MailboxOptions>, keep: bool },
 }
 
@@ -45,7 +44,7 @@ pub struct ProbeOptions {
     pub state: PathBuf,
     /// Address on which `/metrics` is served.
     pub http: SocketAddr,
-    /// Host part of `http` as the user typed it. Requests may name it in their `Host` header.
+    /// Host part of `http` as the user typed it. The server accepts HTTP requests with this name in `Host`.
     pub http_name: String,
     /// Called at SIGHUP to read the configuration again. Without it, SIGHUP ends the probe.
     pub reload: Option<Reload>,

@@ -1,4 +1,4 @@
-//! Decides when each route sends, and which messages are overdue. Times are arguments and results are events for the
+//! Decides when each route sends, and which messages are overdue. The caller passes all times and gets events for the
 //! account, so that tests need no clock, socket or file.
 use super::account::{Account, Answer, Event, Ns, day_of, route_of};
 use crate::sink::arrivals::{Arrival, ArrivalKind, ArrivalList};
@@ -8,7 +8,7 @@ use std::collections::HashMap;
 /// Maximum pause of a route whose server refuses messages. If the route's interval is longer, the pause is one
 /// interval.
 const MAX_BACKOFF_NS: Ns = 600 * 1_000_000_000;
-/// Minimum change of the difference between the wall clock and the monotonic clock that shows that the former was set.
+/// If the difference between the wall clock and the monotonic clock changes by this much, the wall clock was set.
 const CLOCK_SET_NS: u64 = 1_000_000_000;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,11 +22,11 @@ pub(super) struct Pace {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Skip {
-    /// The previous message of the route was still being sent.
+    /// The message is skipped, because the previous one on its route is still being sent.
     Busy,
-    /// The route was pausing, because the server had refused earlier messages.
+    /// The message is skipped, because its route pauses after the server refused earlier messages.
     Backoff,
-    /// The account could not be written. The probe must not send a message that it may forget.
+    /// The journal cannot be written. The message is skipped, because the probe would not know of it after a restart.
     Disk,
 }
 
@@ -41,29 +41,29 @@ pub(super) struct Route {
     pub(super) pace: Pace,
     next_due_ns: Ns,
     is_sending: bool,
-    /// Number of messages that were not accepted since the last accepted one.
+    /// Number of messages that the server has not accepted since it last accepted one.
     pub(super) refusals: u32,
     backoff_until_ns: Ns,
-    /// Time on the monotonic clock up to which all arrivals on the route are known, or `None` if nobody has looked yet.
-    /// Messages whose time limit ends later cannot be called lost yet.
+    /// Time on the monotonic clock up to which all arrivals on the route are known, or `None` before the first report.
+    /// A message whose time limit ends later cannot count as lost yet.
     seen_until: Option<Ns>,
-    /// Monotonic time at which a sink last reported that it had removed arrivals before the probe saw them. Messages
-    /// that were due earlier may have arrived, so an overdue one counts as in doubt, and not as lost.
+    /// Monotonic time at which a sink last said that it had removed unreported arrivals. An overdue message that was
+    /// due before this time counts as in doubt and not as lost, because it may have arrived.
     missed_until: Option<Ns>,
     pub(super) skipped: [u64; Skip::ALL.len()],
     /// True if the server accepted the last message. `None` if no message was sent since the start.
     pub(super) is_up: Option<bool>,
 }
 
-/// Who reported an arrival, which decides whether an earlier process may have counted that arrival.
+/// Reporter of an arrival. Its kind tells whether an earlier process of the probe may have counted the arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Witness {
-    /// A sink that this process has asked before, so that it can leave out the arrivals that it already knows.
+    /// A sink that has reported to this process before. `listed` has left out the arrivals that were reported then.
     Sink,
-    /// A sink that this process has asked for the first time. An earlier process may have counted its arrivals.
+    /// A sink that reports to this process for the first time. An earlier process may have counted its arrivals.
     NewSink,
-    /// A mailbox that is watched for this route, and perhaps for others. It reports each of its messages once to each
-    /// process.
+    /// A mailbox, which several routes may share. It reports each of its messages once to this process, but may have
+    /// reported it to an earlier process.
     Mailbox { first_route: u16 },
 }
 
@@ -76,7 +76,7 @@ pub(super) struct News {
     pub(super) forgotten: u64,
 }
 
-/// A message that must be sent now. It is not in the account yet.
+/// A message that must be sent now. The journal has no event for it yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Due {
     pub(super) number: u64,
@@ -90,10 +90,11 @@ pub(super) struct Probe {
     own_from: Vec<(u16, u64)>,
     /// Messages that were reported to this process as arrived.
     told: Ledger,
-    /// Messages that were found in a mailbox. Instead of a recipient's number, each has the mailbox's first route.
+    /// Messages that were found in mailboxes, to recognise second copies in the same mailbox. The ledger tells
+    /// mailboxes apart by the number of their first route, which it stores as the recipient's number.
     in_mailbox: Ledger,
-    /// For each sink, by its address, the identity of its list and the number of arrivals that it has reported. A sink
-    /// reports all arrivals again when it is watched anew, for example after SIGHUP.
+    /// Maps the address of a sink to the name of its list, and to the number of arrivals that it has reported to this
+    /// process. A new watch thread, for example after SIGHUP, gets all arrivals again, so `listed` skips this number.
     sinks: HashMap<String, (String, u64)>,
     /// Wall clock minus monotonic clock at the last comparison. A sudden change shows that the wall clock was set.
     clock_offset_ns: Option<i128>,
@@ -101,8 +102,8 @@ pub(super) struct Probe {
 }
 
 impl Probe {
-    /// Continues the account of an earlier process. Also returns an event for each message whose answer that process
-    /// was still waiting for. The event says that the answer is unknown.
+    /// Creates a probe that continues the counts in `account`, which an earlier process has left. For each message that
+    /// was still waiting for the server's answer, returns an event that sets the answer to unknown.
     pub(super) fn new(mut account: Account) -> (Self, Vec<Event>) {
         let answer = |number| Event::Answered { number, answer: Answer::Unknown, took_ns: 0, at_ns: 0 };
         let events: Vec<Event> = account.unanswered().into_iter().map(answer).collect();
@@ -123,8 +124,8 @@ impl Probe {
         )
     }
 
-    /// Replaces the routes. A known route keeps its account and, unless its interval has changed, its schedule. Returns
-    /// false if there would be more than `MAX_ROUTES`, including removed routes.
+    /// Makes the probe send on these routes only. A known route keeps its counts and, unless its interval has changed,
+    /// its schedule. Returns false if there would be more than `MAX_ROUTES`, including removed routes.
     #[must_use]
     pub(super) fn set_routes(&mut self, paces: Vec<Pace>, now_ns: Ns) -> bool {
         let numbers: Option<Vec<u16>> = paces.iter().map(|pace| self.account.open_route(&pace.name)).collect();
@@ -155,8 +156,8 @@ impl Probe {
         true
     }
 
-    /// Checks whether the wall clock was set. If so, moves all schedules by the same amount, and returns an event that
-    /// does the same for messages in flight. Otherwise, messages might seem overdue.
+    /// Checks whether the wall clock was set since the last call. If so, moves all schedules by the same amount, and
+    /// returns an event that does the same for messages in flight. Without this, these messages might seem overdue.
     pub(super) fn compare_clocks(&mut self, wall_ns: Ns, monotonic_ns: Ns) -> Option<Event> {
         let offset = i128::from(wall_ns) - i128::from(monotonic_ns);
         let by = offset - *self.clock_offset_ns.get_or_insert(offset);
@@ -197,13 +198,13 @@ impl Probe {
         due
     }
 
-    /// Makes the event that announces a message. It must be in the journal before the message is sent.
+    /// Returns the event that must be in the journal before the message is sent.
     pub(super) fn created(&self, due: &Due) -> Event {
         let watched = self.route(due.number).is_some_and(|route| route.pace.is_watched);
         Event::Created { number: due.number, due_ns: due.due_ns, watched }
     }
 
-    /// Records that the message is being sent, after its event has been written to the journal.
+    /// Records that the message is being sent. The caller must first have written `event` to the journal.
     pub(super) fn began(&mut self, event: &Event) {
         self.account.apply(event);
         if let Event::Created { number, .. } = event
@@ -231,16 +232,17 @@ impl Probe {
         Event::Answered { number, answer, took_ns, at_ns: now_ns }
     }
 
-    /// Handles a list of arrivals from the sink with this address. Leaves out the arrivals that were reported before.
+    /// Returns the arrivals in `list` that the sink at `address` has not reported to this process before.
     pub(super) fn listed(&mut self, address: &str, list: ArrivalList) -> News {
         let ArrivalList { sink, first, next, mut arrivals } = list;
         let known = self.sinks.get(address);
         let witness = if known.is_some() { Witness::Sink } else { Witness::NewSink };
         let told = match known {
-            // After SIGHUP, two threads briefly ask the same sink, so this list may be older than the last one.
+            // After SIGHUP, two watch threads briefly ask this sink, so skip arrivals that either has already received.
             Some((list, told)) if *list == sink => *told,
             Some(_) => 0,
-            // Ignore the arrivals that this list no longer has, because an earlier process has probably seen them.
+            // When this process first asks a sink, do not warn of arrivals that the sink has already removed from its
+            // list. An earlier process of the probe has probably received them.
             None => first,
         };
         let again = usize::try_from(told.saturating_sub(first)).unwrap_or(usize::MAX).min(arrivals.len());
@@ -259,7 +261,8 @@ impl Probe {
             if let Witness::Mailbox { first_route } = witness
                 && self.in_mailbox.mark(arrival.number, u32::from(first_route)) == MarkResult::Again
             {
-                // A reopened mailbox has a new watcher, which does not know the first copy and reports this one as new.
+                // This mailbox has contained the message before, so count a duplicate. The watcher may report a first
+                // delivery, because a reopened mailbox has a new watcher, which has not seen the first copy.
                 arrival.kind = ArrivalKind::Duplicate;
             } else if is_told {
                 return None;
@@ -270,8 +273,8 @@ impl Probe {
             return None;
         }
         if !is_own && matches!(witness, Witness::Mailbox { .. }) {
-            // Nobody watched the mailbox while no probe was running, so its times for earlier mail may be wrong. A sink
-            // records the time of each arrival even without a probe.
+            // Discard the latencies, because mail of an earlier process may have arrived while no probe watched the
+            // mailbox. Keep latencies from a sink, because a sink measures them even without a probe.
             (arrival.delivered_ns, arrival.announced_ns) = (None, None);
         }
         self.account.concerns(&arrival, is_own).then_some(Event::Arrived { arrival, at_ns: now_ns })
@@ -292,22 +295,23 @@ impl Probe {
         seen.for_each(|route| route.seen_until = route.seen_until.max(Some(at)));
     }
 
-    /// Records that some arrivals on these routes until `at`, a time on the monotonic clock, will never be reported.
+    /// Records that a sink has dropped arrivals on these routes before it reported them. A message that was due before
+    /// `at`, a time on the monotonic clock, may therefore have arrived unseen.
     pub(super) fn missed(&mut self, routes: &[u16], at: Ns) {
         let missed = self.routes.iter_mut().filter(|route| routes.contains(&route.number));
         missed.for_each(|route| route.missed_until = route.missed_until.max(Some(at)));
     }
 
-    /// Converts a time on the monotonic clock to the wall clock, as it was set at the last comparison. The due times of
-    /// messages refer to the same setting of the clock.
+    /// Converts a monotonic time to wall-clock time, so that it can be compared with the due times of messages. The
+    /// clock difference is the one with which due times were last corrected.
     fn wall_ns(&self, monotonic_ns: Ns) -> Ns {
         let wall_ns = i128::from(monotonic_ns) + self.clock_offset_ns.unwrap_or_default();
         Ns::try_from(wall_ns.max(0)).unwrap_or(Ns::MAX)
     }
 
     /// Returns an event for each overdue message. A message is overdue only if its sink or mailbox was read after the
-    /// time limit, so no message counts as lost while the mailbox cannot be read. Messages of removed routes are
-    /// overdue as soon as they are answered, because nobody looks for them.
+    /// time limit, so no message counts as lost while the mailbox cannot be read. On a removed route, messages are
+    /// overdue as soon as the server has answered, because the probe no longer looks for their arrival.
     pub(super) fn overdue(&self) -> Vec<Event> {
         let watched = |number| self.routes.iter().find(|route| route.number == number && route.pace.is_watched);
         let mut overdue = Vec::new();
@@ -373,7 +377,6 @@ mod tests {
         probe
     }
 
-    /// Begins to send all due messages, and returns the number of each and the second at which it was due.
     fn begin(probe: &mut Probe, second: u64) -> Vec<(u64, u64)> {
         let due = probe.due(second * SECOND);
         for one in &due {
@@ -571,7 +574,8 @@ mod tests {
         answer(&mut probe, 0, Answer::Accepted, 101);
         assert_eq!(probe.compare_clocks(101 * SECOND, SECOND), None);
         assert_eq!(probe.compare_clocks(102 * SECOND + SECOND / 2, 2 * SECOND), None, "it drifts");
-        // After second 2, the wall clock jumps by an hour. The mailbox is read before the probe notices the jump.
+        // After second 2, the wall clock jumps by an hour. A report from the mailbox comes before the probe notices the
+        // jump, and must not make the message overdue.
         probe.seen(&[0], 3 * SECOND);
         let event = probe.compare_clocks(3_703 * SECOND, 3 * SECOND).unwrap();
         assert_eq!(event, Event::ClockSet { by_ns: 3_600 * 1_000_000_000 });

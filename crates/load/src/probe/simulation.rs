@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 const SECOND: Ns = 1_000_000_000;
 const START: Ns = 1_790_000_000 * SECOND;
 
-/// Real fate of the messages of a route, with which the test compares the probe's account.
+/// What really happened to the messages of a route. The test compares the probe's counts with it.
 #[derive(Debug, Default, PartialEq)]
 struct Truth {
     accepted: u64,
@@ -20,7 +20,7 @@ struct Truth {
     copies: u64,
 }
 
-/// Simulated servers. A pseudo-random number decides the fate of each message.
+/// Simulated servers, at which a pseudo-random number decides the fate of each message.
 struct World {
     /// Answers and arrivals that are still to come, ordered by their time.
     future: BTreeMap<(Ns, u64), Happening>,
@@ -83,7 +83,7 @@ impl World {
                 self.later(now + 3 * SECOND, arrive(ArrivalKind::Duplicate, took));
                 (Answer::Accepted, Some((ArrivalKind::Delivered, took)))
             }
-            // This message arrives before the server's reply, which is lost in half of the cases.
+            // The message arrives before the server's reply. Half of these replies never reach the probe.
             (_, 20..40) => {
                 truth.delivered += 1;
                 let answer = if chance < 30 { Answer::Accepted } else { Answer::Unknown };
@@ -112,17 +112,17 @@ fn paces(names: &[&str]) -> Vec<Pace> {
     names.iter().map(pace).collect()
 }
 
-/// Sizes after a simulated day. By comparing the days, a test sees whether a size grows with time.
+/// Sizes of the journal and the account after a simulated day. The test checks that no size grows from day to day.
 #[derive(Debug, Default)]
 struct Sizes {
     file: usize,
-    /// Length of the account as JSON, as an estimate of the memory that the account needs.
+    /// Length in bytes of the probe's account as JSON. This is an estimate of the memory that the account needs.
     account: usize,
     in_flight: u64,
     missing: u64,
 }
 
-/// Lets a probe run for some days. The probe is killed and started again every `lifetime`.
+/// Simulates a probe for `days`, and returns its account. The probe is killed and started again every `lifetime`.
 fn simulate(days: u64, lifetime: Ns, sizes: &mut Vec<Sizes>) -> (Account, World) {
     let names = ["relay", "postfix", "dead"];
     let storage = MemoryStorage::default();
@@ -221,7 +221,7 @@ fn in_a_week_the_account_is_right_and_nothing_grows() {
     for size in &sizes {
         assert!(size.file < 400 << 10 && size.account < 120 << 10 && size.in_flight < 400, "{sizes:?}");
     }
-    // The account may grow only by the lost messages, which it remembers in case they still arrive.
+    // Allow the account to grow by 10 %, and by 64 bytes for each lost message, which it keeps in case it arrives.
     let (first, last) = (&sizes[1], &sizes[6]);
     assert!(
         last.account < first.account + first.account / 10 + 64 * (last.missing - first.missing) as usize,

@@ -13,17 +13,17 @@ use std::time::Duration;
 
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum length of a sink's response in bytes. A response with all the arrivals that a sink keeps needs half of this.
+/// Maximum length of a sink's response in bytes. The longest list of arrivals that a sink sends is about half as long.
 const MAX_RESPONSE_BYTES: usize = 1 << 20;
 /// Pause before a mailbox that could not be opened is tried again. It doubles with each failure, up to `LONGEST_RETRY`.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LONGEST_RETRY: Duration = Duration::from_secs(60);
-/// Time after which an arrival in a mailbox is assumed to be known to the probe. If the user has set a polling
-/// interval, that interval is added to this time.
+/// Assumed maximum time from a message's arrival in a mailbox until the probe finds it. If the user has set a polling
+/// interval, it is added to this time.
 const MAILBOX_LAG: Duration = Duration::from_secs(10);
-/// A mailbox is opened again after this time, and later at intervals of `LATER_PASSES`. Mail is deleted only then, when
-/// it is seen for the second time. If the probe is killed before it records an arrival, the next probe therefore still
-/// finds the mail.
+/// A probe that deletes mail reopens the mailbox after this time, so that the mailbox lists its messages again. Later,
+/// the probe reopens the mailbox at intervals of `LATER_PASSES`. It deletes a message only when it finds the message
+/// again after recording its arrival, so a probe that is killed before that leaves the message to the next probe.
 const FIRST_PASS: Duration = Duration::from_secs(10);
 const LATER_PASSES: Duration = Duration::from_secs(300);
 /// Interval at which a pausing thread checks whether it should end.
@@ -32,18 +32,18 @@ const STOP_POLL: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(super) struct Report {
     pub(super) found: Found,
-    /// Time on the monotonic clock until which everything that arrived has now been reported, or `None` if some of it
-    /// may still be unknown. An error is the reason why the sink or mailbox cannot be read at present.
+    /// Monotonic time up to which the thread has reported all arrivals. `None` if mail may have arrived that the thread
+    /// has not found yet. An error is the reason why the sink or mailbox cannot be read at present.
     pub(super) seen_until: Result<Option<Duration>, String>,
 }
 
 #[derive(Debug)]
 pub(super) enum Found {
     Nothing,
-    /// Arrivals at the sink with this address. A new thread asks a sink for all arrivals, so some of these arrivals may
-    /// have been reported before.
+    /// Address of a sink, and the list of arrivals that the sink has sent. The list may include arrivals that were
+    /// reported before, because each new thread asks the sink for all arrivals.
     AtSink(String, ArrivalList),
-    /// Arrivals in a mailbox. Each of its messages is reported only once.
+    /// Messages that were found in a mailbox since the last report. Each message is reported only once.
     InMailbox(Vec<Arrival>),
 }
 
@@ -53,8 +53,8 @@ pub(super) struct WatchThread {
 }
 
 impl WatchThread {
-    /// Starts the thread, or returns `None` if there is nothing to watch. The thread ends when `send`, which takes its
-    /// reports, returns false. Messages that are recorded in `mail` may be deleted.
+    /// Starts the thread, or returns `None` if there is nothing to watch. The thread passes its reports to `send`, and
+    /// ends when `send` returns false. It deletes a message only if its arrival is recorded in `mail`.
     pub(super) fn start(
         watch: &Watch,
         run: RunId,
@@ -88,7 +88,7 @@ impl Drop for WatchThread {
     }
 }
 
-/// Returns a name that is the same for all routes that watch the same sink or mailbox. These routes share a thread.
+/// Returns the URL of the watched sink or mailbox. Routes with the same URL share one watch thread.
 pub(super) fn name_of(watch: &Watch) -> Option<String> {
     match watch {
         Watch::Nothing => None,
@@ -99,7 +99,7 @@ pub(super) fn name_of(watch: &Watch) -> Option<String> {
     }
 }
 
-/// Lets a route join the watch of another route. The mail of a mailbox stays if one of the two wants to keep it.
+/// Merges the watches of two routes on the same sink or mailbox. Mail stays in the mailbox if either route keeps it.
 pub(super) fn join(watch: &mut Watch, other: &Watch) {
     if let (Watch::Mailbox { keep, .. }, Watch::Mailbox { keep: other, .. }) = (watch, other) {
         *keep |= other;
@@ -167,7 +167,7 @@ fn read_mailbox(options: &MailboxOptions, run: RunId, send: &dyn Fn(Report) -> b
                 }
             }
             Err((error, arrivals)) => {
-                // Opening also fails if this thread is told to stop, which says nothing about the mailbox.
+                // Opening also fails if this thread is told to stop. That is not an error of the mailbox.
                 let seen_until = if stop.load(Ordering::Relaxed) { Ok(None) } else { Err(format!("{error:#}")) };
                 if !send(Report { found: Found::InMailbox(arrivals), seen_until }) {
                     return;
@@ -179,8 +179,8 @@ fn read_mailbox(options: &MailboxOptions, run: RunId, send: &dyn Fn(Report) -> b
     }
 }
 
-/// Reports what an open mailbox contains, until the thread should end or the mailbox should be opened anew. Returns
-/// true if it should be opened anew and was readable all the time, so that all of its messages have been reported.
+/// Reports the messages of an open mailbox until the thread is stopped, or until the time `until`. Returns true only if
+/// it has reported all messages, because `until` is reached and the mailbox was readable all the time.
 fn follow(
     watch: &mut MailboxWatch,
     lag: Duration,
@@ -200,7 +200,8 @@ fn follow(
         if readable.is_err() {
             (up_since, was_up) = (now, false);
         }
-        // Until the mailbox has been readable for the whole `lag`, some of its mail may not have been found yet.
+        // The probe finds mail at most `lag` after its arrival. If the mailbox has been readable for that long, the
+        // probe has found all mail that arrived before `now - lag`.
         let seen_until = readable.map(|()| (now - up_since >= lag).then(|| now - lag));
         if !send(Report { found: Found::InMailbox(arrivals), seen_until }) {
             return false;

@@ -60,7 +60,7 @@ pub struct MessageParts<'a> {
     pub body: &'a str,
     pub attachments: &'a [Attachment],
     pub now: Timestamp,
-    /// Number that no other message has, so that the Message-ID is unique.
+    /// Unique number of the message, from which its Message-ID is made.
     pub id: u128,
 }
 

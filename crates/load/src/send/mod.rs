@@ -27,7 +27,7 @@ use std::process::{Child, Command};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Time that the command of `--pipe` has to end after the session. It is then killed.
+/// Time that the `--pipe` command has to exit after the session. If it is still running then, it is killed.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Sends the message to the first target that accepts a connection.

@@ -11,7 +11,7 @@ pub struct SendOptions {
     /// Servers in the order in which they are tried, until one accepts the connection.
     pub targets: Vec<SendTarget>,
     pub hello: String,
-    /// Sender of the envelope. It is empty for the null sender of notifications.
+    /// Sender of the envelope, or empty for the null sender of notifications.
     pub from: String,
     pub to: Vec<String>,
     /// True if `from` and `to` are sent exactly as they are, and not as `<address>`.
@@ -34,7 +34,7 @@ pub struct SendOptions {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SendTarget {
     Server {
-        /// Name of the host, for which its certificate must be valid.
+        /// Host name for which the server's certificate must be valid.
         name: String,
         endpoint: Endpoint,
     },
@@ -61,15 +61,15 @@ impl SendTarget {
 /// Point of the SMTP session after which the client ends the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum QuitAfter {
-    /// The connection, without a command
+    /// The connection; the client sends no command
     Connect,
     /// The greeting
     Banner,
-    /// The first EHLO
+    /// The reply to the first EHLO
     Ehlo,
-    /// The TLS handshake
+    /// The TLS handshake; needs --tls
     Tls,
-    /// The login, or all that comes before MAIL
+    /// The login or, without one, the last step before MAIL
     Auth,
     Mail,
     Rcpt,
@@ -82,13 +82,13 @@ impl QuitAfter {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
-    /// Returns the point at which the client stops by itself. Two points need no such stop: at
-    /// `Connect`, no client is started, and at `Auth`, the session begins no transaction.
+    /// Returns the step after which the SMTP client must end the session before it has sent all mail. Returns `None`
+    /// for `Connect`, because no client is started, and for `Auth`, because a session without a message ends by itself.
     pub(super) fn stop_point(self, tls: TlsMode) -> Option<StopPoint> {
         match self {
             Self::Connect | Self::Auth => None,
-            // With implicit TLS, the greeting is the first event after the handshake at which the
-            // client can stop.
+            // With implicit TLS, the handshake precedes the SMTP session, so the client can stop only after the
+            // greeting, the first step of the session.
             Self::Tls if tls == TlsMode::Implicit => Some(StopPoint::Greeting),
             Self::Tls => Some(StopPoint::Tls),
             Self::Banner => Some(StopPoint::Greeting),

@@ -6,8 +6,8 @@ use mailrun_smtp::client::{GaveUp, Verb};
 use std::io::ErrorKind;
 use std::time::Duration;
 
-/// Stage at which a message was rejected or the session failed. Each stage has the same exit status as in swaks. The
-/// status of a failed connection, 2, is also that of our other commands.
+/// Stage at which a message was rejected or the session failed. Each stage has the same exit status as in swaks. If the
+/// connection fails, the exit status is 2, as with our other commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendStage {
     Connect,
@@ -92,7 +92,7 @@ pub struct SendReport {
     pub answered_at: Option<Duration>,
     /// True if the session failed while waiting for the reply to the message. The server may then have the message.
     pub is_in_doubt: bool,
-    /// Time at which the server's certificate expires, in seconds since 1970, if `keeps_certificate` was set.
+    /// Time at which the server's certificate expires, in seconds since 1970, if the options ask for it.
     pub certificate_ends: Option<i64>,
 }
 

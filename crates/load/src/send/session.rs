@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// Stands for `{trace}` in `--dsn-envid`. A single message has no trace, so the name is all zeros.
+/// A single message has no trace, so `{trace}` in `--dsn-envid` is replaced by zeros.
 const NO_TRACE: MessageName = MessageName { run: RunId([0; 16]), sequence: 0, numbering: RecipientNumbering::SINGLE };
 
 pub(super) struct SingleMessage {
@@ -90,8 +90,8 @@ impl SingleMessage {
         self.answered_at
     }
 
-    /// Returns the outcome of the session. An accepted message counts as accepted, whatever happened later in the
-    /// session.
+    /// Returns whether the server accepted the message or, if not, at which step and why the session ended. An accepted
+    /// message counts as accepted, whatever happened later in the session.
     pub(super) fn end(&mut self, ended: &SessionEnd, is_pipe: bool) -> SendEnd {
         let recipients = self.to.len();
         if self.delivered > 0 {
@@ -143,7 +143,7 @@ impl SingleMessage {
             }
             text
         });
-        // Keep the length of each address, because the text is split there into the address and its RCPT parameters.
+        // Keep the length of each address, to separate the address from the RCPT parameters that follow it.
         let recipients: Vec<(Vec<u8>, usize)> = recipients.zip(self.to.iter().map(String::len)).collect();
         let recipients = recipients.iter().map(|(text, length)| text.split_at(*length));
         // An envelope cannot be empty, so create it with placeholders, which `rewrite_with` replaces.

@@ -1,4 +1,4 @@
-//! The sink's rules in force, which can be replaced while sessions run. The sink also counts how
+//! The fault rules that the sink applies at present. They can be replaced while sessions run. The sink also counts how
 //! often each rule acts, for the record of the run.
 //!
 //! For each command, a worker compares a version number without a lock, and fetches the rules only
@@ -17,8 +17,7 @@ use std::time::Duration;
 
 /// Maximum number of rule changes kept for the record of the run. Beyond that, the oldest are forgotten.
 const MAX_CHANGES: usize = 1000;
-/// Maximum number of removed rules that keep their own count. The counts of further removed rules
-/// are added up.
+/// Maximum number of removed rules whose actions are counted separately. All further removed rules share one count.
 const MAX_RETIRED: usize = 1000;
 
 #[derive(Debug)]
@@ -64,7 +63,7 @@ pub(super) struct RuleState {
 pub(super) enum PolicyState {
     Stateless,
     RateLimit(Mutex<GcraLimiter>),
-    /// A separate rate limit for each recipient or for each domain, whichever the key says.
+    /// A separate rate limit for each recipient or for each domain, as the [`LimitKey`] says.
     KeyedLimit(LimitKey, Mutex<KeyedLimiter>),
     Greylist(Mutex<Greylist>),
     DomainCap(Mutex<DomainCap>),
@@ -89,7 +88,7 @@ impl PolicyState {
 }
 
 impl Ruleset {
-    /// Returns true if a rule must be evaluated for each recipient at the end of a message.
+    /// Returns true if at least one rule must be evaluated separately for each recipient when a message ends.
     pub(super) fn has_recipient_rules(&self) -> bool {
         self.rules.iter().any(|rule_state| rule_state.rule.is_for_each_recipient())
     }
@@ -144,7 +143,7 @@ impl ActiveRules {
         }
     }
 
-    /// Replaces the rules. Every later command sees the new rules.
+    /// Replaces the rules for every later command.
     pub(super) fn replace(&self, rulebook: Rulebook) {
         let mut current = lock(&self.current);
         let mut counts = lock(&self.counts);
@@ -184,8 +183,8 @@ impl ActiveRules {
         changes.drain(..excess);
     }
 
-    /// Returns the begin and the end of each injected fault until `now`. Faults come from changes
-    /// of the rules and from stalls, whose times count from the first connection.
+    /// Returns the begin and the end of each injected fault until `now`. A fault begins or ends when its rule is added
+    /// or removed. A stall begins and ends at the times in its rule, which count from the first connection.
     pub(super) fn changes(&self, first_connection: Option<Duration>, now: Duration) -> Vec<RuleChange> {
         let mut changes = lock(&self.changes).clone();
         let rules = Arc::clone(&lock(&self.current));
@@ -224,7 +223,8 @@ impl ActiveRules {
     }
 }
 
-/// Removes the counts of former rules that never acted. Former rules beyond `MAX_RETIRED` share a count.
+/// Removes the counts of rules that are no longer in force and never acted. Of the former rules that acted,
+/// `MAX_RETIRED` keep a count of their own, and the counts of all others are added up.
 fn retire(counts: &mut BTreeMap<String, Arc<AtomicU64>>, rules: &[Arc<RuleState>]) {
     const OTHERS: &str = "(earlier rules)";
     let is_in_force = |text: &str| rules.iter().any(|rule_state| rule_state.rule.text() == text);
@@ -236,8 +236,8 @@ fn retire(counts: &mut BTreeMap<String, Arc<AtomicU64>>, rules: &[Arc<RuleState>
     }
 }
 
-/// Returns how often each rule acted after `before` was taken. Former rules that have not acted
-/// since are left out.
+/// Returns how often each rule acted after the counts `before` were taken. Former rules that have not acted since are
+/// left out.
 pub(super) fn since(counts: Vec<RuleCount>, before: &[RuleCount]) -> Vec<RuleCount> {
     let earlier = |rule: &str| before.iter().find(|known| known.rule == rule).map_or(0, |known| known.count);
     let since = |one: RuleCount| RuleCount { count: one.count.saturating_sub(earlier(&one.rule)), ..one };

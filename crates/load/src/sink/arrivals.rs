@@ -1,9 +1,9 @@
 //! The messages of a run one by one, in the order in which the sink received them. A probe asks the sink for this list,
 //! because it records what happened to each message.
 //!
-//! The list is derived from tallies: the counts and histograms that each worker collects in a quarter of a second.
-//! Under a light load, a tally covers one message, so its histograms contain the times of this message. If a tally
-//! covers several messages, the times are correct, but some may be assigned to the wrong message.
+//! The sink derives this list from tallies. A tally has the counts and histograms that one worker has collected in a
+//! quarter of a second. Under a light load, a tally covers one message, so its histograms contain the times of this
+//! message. If a tally covers several messages, the list may exchange their times.
 use mailrun_measurement::trace::message_number;
 use mailrun_measurement::{Latencies, Ledger, RunId, RunTally, SinkTally};
 use serde::{Deserialize, Serialize};
@@ -34,7 +34,7 @@ pub(crate) struct Arrival {
     pub(crate) announced_ns: Option<u64>,
 }
 
-/// Lists the individual messages behind a worker's counts, and remembers them to recognise duplicates.
+/// Lists one by one the messages that a worker has counted, and remembers them to recognise duplicates.
 #[derive(Debug, Default)]
 pub(crate) struct ArrivalFinder {
     delivered: Ledger,
@@ -42,8 +42,8 @@ pub(crate) struct ArrivalFinder {
 }
 
 impl ArrivalFinder {
-    /// Returns the messages of a run that a worker has counted in `tally`. The tally must not have been merged with
-    /// another, because it would then be unclear which time belongs to which message.
+    /// Returns the messages of `run` that are counted in `tally`, the counts of a single worker. If tallies had been
+    /// merged, it would be unclear which time belongs to which message.
     pub(crate) fn of_worker(&mut self, tally: &SinkTally, run: RunId) -> Vec<Arrival> {
         tally.of_run(run).map(|tally| self.of_run(&tally)).unwrap_or_default()
     }
@@ -58,8 +58,7 @@ impl ArrivalFinder {
             let kind = if is_known { ArrivalKind::Duplicate } else { ArrivalKind::Delivered };
             arrivals.push(Arrival { number, kind, delivered_ns: delivered.next(), announced_ns: announced.next() });
         }
-        // The worker does not record which messages its further copies belong to, so attribute them
-        // to the first message.
+        // A tally only counts its duplicates, so list each duplicate as a copy of the tally's first message.
         if let Some(number) = numbers(&tally.units).next() {
             arrivals.extend((0..tally.duplicates).map(|_| untimed(number, ArrivalKind::Duplicate)));
         }
@@ -94,11 +93,11 @@ pub(super) struct ArrivalLog {
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ArrivalList {
-    /// Name of this list of arrivals. A sink that was restarted, or that has dropped the counts of the run, begins a
-    /// list with a new name and counts arrivals from 0 again. The client must then ask from the beginning.
+    /// Name by which a client notices that a new list has begun. If the name has changed, the sink was restarted or has
+    /// dropped the counts of the run. The client must then ask from the beginning.
     pub(crate) sink: String,
-    /// Number of arrivals that precede those in `arrivals`. If it exceeds the number that the client asked to skip, the
-    /// sink has removed the arrivals in between.
+    /// Number of earlier arrivals, which `arrivals` leaves out. If it exceeds the number that the client asked to skip,
+    /// the sink has removed the arrivals in between.
     pub(crate) first: u64,
     /// Number of arrivals so far. The next request should pass this number as `after`.
     pub(crate) next: u64,
@@ -106,8 +105,8 @@ pub(crate) struct ArrivalList {
 }
 
 impl ArrivalLog {
-    /// Starts a log that contains the messages that have arrived so far. Their times are unknown, because the counts of
-    /// all workers were merged. No other log may have the same name.
+    /// Starts the log of a run, and fills it with the messages in `so_far`, which have arrived before. Their times are
+    /// unknown, because the counts of all workers were merged. `name` must be new, so that clients notice a new log.
     pub(super) fn begin(name: String, so_far: Option<&RunTally>) -> Self {
         let mut log = Self { name, ..Self::default() };
         if let Some(tally) = so_far {
@@ -134,7 +133,7 @@ impl ArrivalLog {
         self.forgotten += excess as u64;
     }
 
-    /// Returns all arrivals after the first `after`. Those that were removed from the list are missing.
+    /// Returns all arrivals except the first `after`, which the client already has, and any that were removed.
     pub(super) fn after(&self, after: u64) -> ArrivalList {
         let skipped = usize::try_from(after.saturating_sub(self.forgotten)).unwrap_or(usize::MAX).min(self.kept.len());
         ArrivalList {

@@ -46,8 +46,8 @@ impl CapabilityOptions {
         *self != Self::default()
     }
 
-    /// Returns the server's side of TLS, and a watch that notices changes of the certificate files.
-    /// A certificate that the sink creates itself is valid for `name` and for loopback addresses.
+    /// Returns the TLS settings of the server, and a watch that notices changes of the certificate files. A certificate
+    /// that the sink creates itself is valid for `name` and for loopback addresses.
     pub(super) fn security(&self, name: &str) -> Result<(ServerSecurity, Option<TlsWatch>)> {
         if self.tls == TlsMode::None {
             return Ok((ServerSecurity::None, None));

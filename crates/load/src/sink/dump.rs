@@ -7,9 +7,9 @@
 //! | a Maildir | a file each, from `tmp` to `new` |
 //! | one file | each message after a line of JSON with its length: `{"bytes":N,…}` LF, N bytes, LF |
 //!
-//! The single file is not an mbox. An mbox ends lines in LF and quotes `From ` in the text, so the
-//! received bytes could not be restored. The length comes before each message, because any
-//! separator, such as that of smtp-sink's `-D`, might occur in a message.
+//! If all messages go into one file, it is not an mbox: an mbox ends lines in LF and quotes `From ` in the text, so the
+//! received bytes could not be restored. The length of each message is written before it, because any separator, such
+//! as the one that smtp-sink writes for `-D`, might also occur in a message.
 //!
 //! A message that cannot be stored is refused. Messages are written without fsync. As in smtp-sink,
 //! the other sessions of the worker wait during a write.
@@ -54,8 +54,8 @@ pub(super) struct MessageDump {
 }
 
 impl MessageDump {
-    /// Prepares the place where messages are stored. Creates missing directories or the missing
-    /// file, and checks that they can be written before any mail arrives.
+    /// Creates the missing directories, and opens or creates the file if all messages go to a single file. The sink
+    /// calls this before any mail arrives, so that the user sees an error early.
     pub(super) fn open(target: DumpTarget) -> Result<Self> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let pid = std::process::id();
@@ -81,9 +81,8 @@ impl MessageDump {
         Ok(Self { target, prefix, suffix, serial: AtomicU64::new(0), file })
     }
 
-    /// Returns the path of a new file while it is being written, and its final path. If messages go
-    /// to a single file, both name a temporary file, which is copied to the single file and
-    /// removed.
+    /// Returns two paths for a new message: where it is written, and where it is moved when it is complete. If all
+    /// messages go to a single file, both are the same temporary file, whose content is then copied to the single file.
     fn names(&self) -> (PathBuf, PathBuf) {
         let number = self.serial.fetch_add(1, Ordering::Relaxed);
         let name = format!("{}{number:08}{}", self.prefix, self.suffix);
@@ -94,8 +93,8 @@ impl MessageDump {
         }
     }
 
-    /// Appends a message to the single file. If that fails, the file is truncated to its former
-    /// length, so that it contains only complete messages.
+    /// Appends a message to `file`, which contains all messages ([`DumpTarget::File`]). If that fails, the file is
+    /// truncated to its former length, so that it contains only complete messages.
     fn append(&self, file: &Mutex<File>, draft: &mut MessageWriter) -> io::Result<()> {
         let mut file = lock(file);
         let before = file.metadata()?.len();
@@ -139,8 +138,8 @@ pub(super) struct MessageWriter {
     error: Option<io::Error>,
 }
 
-/// Client, sender and recipients of a message. As JSON, they form the line before the message in
-/// the single file.
+/// Client, sender and recipients of a message. If all messages are stored in a single file, these values precede each
+/// message as a line of JSON.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct DumpEnvelope {
     bytes: u64,
@@ -255,7 +254,6 @@ impl Drop for DumpFile {
 mod tests {
     use super::*;
 
-    /// Returns a message of this length in which each byte differs from its neighbours.
     fn message(bytes: usize) -> Vec<u8> {
         (0..bytes).map(|at| (at % 251) as u8).collect()
     }

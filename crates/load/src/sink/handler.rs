@@ -71,7 +71,7 @@ impl Service for SinkService {
         let resource = match ResourceExhausted::from_error(error, false) {
             Some(ResourceExhausted::Descriptors) => Resource::Descriptors,
             Some(ResourceExhausted::HostDescriptors) => Resource::HostDescriptors,
-            // Other errors are no shortage of resources: the client may, for example, have disconnected already.
+            // Ignore errors that are no lack of descriptors, for example because the client has already disconnected.
             Some(ResourceExhausted::Ports) | None => return,
         };
         self.0.tally.borrow_mut().exhausted.add(resource);
@@ -82,7 +82,7 @@ impl Service for SinkService {
     }
 
     async fn drain(&self) {
-        // Do not wait for an empty tally, because the collector is waiting for this worker to end.
+        // Send the last counts even if the collector has not taken the earlier ones, because this worker ends.
         self.0.send_last_tally();
     }
 }
@@ -92,11 +92,11 @@ pub(super) struct SinkHandler {
     client: SocketAddr,
     reader: TraceReader,
     recipients: Vec<SinkRecipient>,
-    /// Phase of the client's last command. The sink counts in which phase sessions end, so that the user sees at which
-    /// command clients leave if they deliver nothing.
+    /// Phase of the client's last command. The sink counts in which phase sessions end, to show where clients leave
+    /// without delivering mail.
     phase: Phase,
-    /// Time at which the client could begin to send the message. `None` if the sink has rules, because the sink itself
-    /// may then delay the message.
+    /// Time from which the transfer of the message is measured: the earliest time at which the client could begin to
+    /// send it. `None` if the sink has rules, because a rule may delay the transfer.
     began: Option<Duration>,
     /// State that a session needs only if there are rules, if mail is stored, or if a message comes from <>.
     extended: Option<Box<ExtendedSession>>,
@@ -105,13 +105,13 @@ pub(super) struct SinkHandler {
 #[derive(Default)]
 struct ExtendedSession {
     rules: Option<SessionRules>,
-    /// How far the corruption of this message has come, or `None` if no rule corrupts the message.
+    /// State of the search for the byte that a `corrupt` rule changes. `None` if no byte has to be changed.
     corruption: Option<Corruption>,
     /// True once the rule has changed a byte of this message. Later bytes stay as they are.
     is_changed: bool,
     hello: String,
     message_writer: Option<MessageWriter>,
-    /// Reader of a message from <>. Such a message may be a notification about a message of the run.
+    /// Parser of a message with the empty sender <>. Such a message may be a notification about a message of the run.
     notice: Option<Box<NoticeReader>>,
     /// In LMTP, the complete message whose recipients are being answered one after another.
     lmtp_replies: Option<Rc<LmtpReplies>>,
@@ -352,7 +352,7 @@ impl Handler for SinkHandler {
     }
 
     fn disconnect(&mut self, close_reason: CloseReason) {
-        // If a panic has left the tally borrowed, count nothing, because borrowing again would be a second panic.
+        // If a panic has left the tally borrowed, count nothing: borrowing the tally again would cause a second panic.
         if let Ok(mut tally) = self.worker.tally.try_borrow_mut() {
             tally.ended[self.phase as usize] += 1;
         }
@@ -369,7 +369,7 @@ impl SinkHandler {
         self.extended.is_none() && self.worker.context.active_rules.version() == 0
     }
 
-    /// Applies the rules to a command. Returns the answer, which is an `Err` if a rule refuses the command.
+    /// Evaluates the rules for an SMTP command. Returns the answer, which is an `Err` if a rule refuses the command.
     fn apply_rules(&mut self, command: RuleCommand, address: Option<Path<'_>>) -> Result<Answer, Answer> {
         let Some(rules) = self.worker.rules() else { return Ok(Answer::Yes) };
         let RuleDecision { delay, effect, decided_by: by } = self.decide(&rules, command, address, None, clock::now());
@@ -436,8 +436,8 @@ impl SinkHandler {
         (delay, effect, fates)
     }
 
-    /// Applies the rules to the recipients one by one, up to the first result that makes later recipients irrelevant.
-    /// Returns an empty list if all recipients are accepted without a delay.
+    /// Evaluates the rules for each recipient, until one ends the session or, in SMTP, refuses the message. Returns an
+    /// empty list if all recipients are accepted without a delay.
     fn decide_recipients(&mut self, rules: &Ruleset, sequence: Option<u64>, now: Duration) -> Vec<RecipientDecision> {
         let shared = &self.worker.context;
         let since = now.saturating_sub(*shared.first_connection.get().unwrap_or(&now));
@@ -463,7 +463,7 @@ impl SinkHandler {
         if fates.iter().all(RecipientDecision::is_unchanged) { Vec::new() } else { fates }
     }
 
-    /// Handles the end of a message if there are rules, if messages are stored, or if a message came from <>.
+    /// Handles the end of a message if the sink does more than count it. For example, the sink may have rules.
     fn handle_message(&mut self, found: TraceResult, bytes: u64, now: Duration) -> Answer {
         let (mut delay, effect, fates) = self.decide_message(sequence(&found), now);
         let recipients = std::mem::take(&mut self.recipients);
@@ -547,15 +547,16 @@ impl ExtendedSession {
         reader.receive(block);
     }
 
-    /// Ends the transaction. Returns the writer of the message, and a guard. Until the guard is dropped, `domain cap`
-    /// rules count the transaction as open.
+    /// Ends the transaction, and returns the writer of the message and a guard. As long as the returned guard exists,
+    /// `domain cap` rules count the transaction as open.
     fn end_transaction(&mut self) -> (Option<MessageWriter>, DomainSlots) {
         let domain_slots = self.rules.as_mut().map(SessionRules::end_transaction).unwrap_or_default();
         (self.message_writer.take(), domain_slots)
     }
 }
 
-/// Delays below this limit are exact to a microsecond. Longer delays are only as exact as the timer.
+/// Delays below this limit are exact to a microsecond, because the worker does not sleep near their end. Longer delays
+/// are only as exact as the timer.
 const SHORT_DELAY: Duration = Duration::from_millis(1);
 /// Time that the kernel takes to wake a thread for a timer. On a virtual machine whose processors are awake, it takes
 /// 15 to 20 µs.
@@ -597,7 +598,7 @@ enum Corruption {
 }
 
 impl Corruption {
-    /// Returns the changed block, or `None` if the block contains no byte that may be changed.
+    /// Returns the block with one byte changed, or `None` if this block contains no byte that may be changed.
     fn corrupt(&mut self, block: &[u8]) -> Option<Vec<u8>> {
         for (at, octet) in block.iter().enumerate() {
             *self = match (*self, octet) {
@@ -693,7 +694,7 @@ mod tests {
             (Protocol::Smtp, Vec::new(), 250),
             (Protocol::Smtp, rules("rcpt: hard reject"), 554),
             (Protocol::Lmtp, Vec::new(), 250),
-            // In LMTP, the sink applies this rule to each recipient, which must not change the count of notifications.
+            // With rules, an LMTP sink counts mail for each recipient, but a notification must count only once.
             (Protocol::Lmtp, rules(". to other@b: delay 1ms"), 250),
         ] {
             let rules = ActiveRules::new(Rulebook { seed: None, rules }, 1);
@@ -706,7 +707,7 @@ mod tests {
             {
                 assert_eq!(send(&mut handler, b"", &notice(sequence, to, action)), 250);
             }
-            // A server may remove the trace from the returned message, but the notification still has the ENVID.
+            // If a server removes the trace from the returned message, the sink must recognise it by the ENVID.
             let envelope_id = String::from_utf8_lossy(&trace(4).name().envelope_id()).into_owned();
             let bare = notice(4, "one@b", "failed").replace("X-Mailrun", "X-Removed");
             let bare = bare.replace("Reporting-MTA", &format!("Original-Envelope-Id: {envelope_id}\r\nReporting-MTA"));
@@ -742,7 +743,7 @@ mod tests {
             ("<a@y> ORCPT=rfc822;t+6F@x NOTIFY=NEVER", single, [1, 1, 0, 0], "to@x a@y"),
             ("<b@y> ORCPT=rfc822;b@y NOTIFY=NEVER", single, [0, 0, 1, 0], "- b@y"),
             ("<b@y> NOTIFY=NEVER", single, [0, 0, 1, 0], "- b@y"),
-            // If the source itself asks for NOTIFY=NEVER, NEVER is no sign that a server has made a copy.
+            // NOTIFY=NEVER shows that a server added the recipient, unless the source itself asks for it, as here.
             ("<to@x> ORCPT=rfc822;to@x NOTIFY=NEVER", single.asking_never(), [1, 0, 0, 0], ""),
             ("<to@x> NOTIFY=NEVER", single.asking_never(), [1, 0, 0, 0], ""),
             // The sink ignores an ORCPT that does not contain a mail address, such as an X.400 address.

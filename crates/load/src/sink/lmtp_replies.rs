@@ -1,8 +1,9 @@
-//! Answers the end of a message when rules on `.` have different results for its recipients.
+//! Answers the end of a message (`.`) if the sink's rules were evaluated for each recipient and have different results.
 //!
 //! In LMTP, each recipient has its own reply (RFC 2033 §4.2), so each is delayed, refused, counted and answered
-//! separately. SMTP has a single reply. The first recipient that is refused or ends the session therefore decides for
-//! the whole message, and the delays add up. Dropping and double counting still apply to each recipient separately.
+//! separately. SMTP has a single reply, and the delays of all recipients add up before it. The first recipient for whom
+//! a rule refuses the message or ends the session decides for all recipients. If no rule does so, the sink may still
+//! drop the message, or count it twice, for only some of the recipients.
 use super::dump::MessageWriter;
 use super::session_rules::{DomainSlots, RuleEffect, SERVICE_CLOSING};
 use super::worker_state::{RunNotice, SinkMessage, SinkRecipient, SinkWorkerState};
@@ -24,8 +25,8 @@ impl RecipientDecision {
         self.effect == RuleEffect::Accept && self.delay.is_zero()
     }
 
-    /// Returns true if this result makes the results of later recipients irrelevant. In SMTP, any refusal does so,
-    /// because it decides for the whole message. In LMTP, only a result that ends the session does so.
+    /// Returns true if the rules need not be evaluated for later recipients. In SMTP, any refusal decides for the whole
+    /// message. In LMTP, only the end of the session makes later results useless.
     pub(super) fn ends_evaluation(&self, protocol: Protocol) -> bool {
         let is_refused = |code| protocol == Protocol::Smtp || code == SERVICE_CLOSING;
         self.effect.cuts_connection() || self.effect.error_code().is_some_and(is_refused)
@@ -37,8 +38,9 @@ impl RecipientDecision {
     }
 }
 
-/// Combines the results of all recipients into one result for the message. If the message is accepted, repeats or
-/// removes each of the `recipients` so that it occurs as often as it counts, and removes uncounted ones from `draft`.
+/// Combines the results of all recipients into one result for the message. If the message is accepted, recipients for
+/// whom a rule drops the message are removed from `recipients` and from `draft`, the message to store. If a rule counts
+/// the message twice for a recipient, this recipient is repeated in `recipients`.
 pub(super) fn combine(
     decisions: &[RecipientDecision],
     recipients: &mut Vec<SinkRecipient>,
@@ -55,7 +57,7 @@ pub(super) fn combine(
         .last()
         .filter(|decision| decision.effect == RuleEffect::LoseReply)
         .map_or(RuleEffect::Accept, |_| RuleEffect::LoseReply);
-    // Recipients after the one whose rule ended the evaluation have no decision, so they count once, as without rules.
+    // After `lose reply`, no rules are evaluated for later recipients, so the message counts once for each of them.
     let times = decisions.iter().map(RecipientDecision::unit_count).chain(std::iter::repeat(1));
     retain_counted(draft, times.clone());
     *recipients =
@@ -76,7 +78,7 @@ pub(super) struct LmtpReplies {
     notice: Option<Box<RunNotice>>,
     bytes: u64,
     recipients: Vec<SinkRecipient>,
-    /// Results of the recipients, from the first up to the one that ends the session.
+    /// Result of the rules for each recipient. The list ends early with a result that ends the session.
     decisions: Vec<RecipientDecision>,
     storage: RefCell<StorageState>,
     /// True if a rule has changed a byte of the message.
@@ -90,7 +92,7 @@ enum StorageState {
     /// No recipient has been accepted yet. The message is stored and counted when the first recipient is accepted.
     Pending(Option<MessageWriter>),
     Stored,
-    /// The message could not be stored, so every further recipient is refused.
+    /// The message could not be stored, so the reply for each further recipient refuses the message.
     Failed,
 }
 
@@ -142,7 +144,7 @@ impl LmtpReplies {
         decision.effect.clone().into_answer()
     }
 
-    /// Returns true if the message was dropped for every recipient that was not refused.
+    /// Returns true if rules dropped the message for at least one recipient and refused it for all others.
     fn is_dropped(&self) -> bool {
         matches!(*self.storage.borrow(), StorageState::Pending(_))
             && self.decisions.iter().any(|decision| decision.effect == RuleEffect::Drop)
@@ -154,8 +156,8 @@ impl LmtpReplies {
             StorageState::Pending(draft) => {
                 worker.store(draft)?;
                 match &self.notice {
-                    // Count a notification once, with its first recipient, because it concerns the recipients that it
-                    // reports and not those that it is sent to.
+                    // Count a notification once, when its first recipient is accepted. It reports on other recipients,
+                    // so it does not matter to how many it is sent.
                     Some(notice) => worker.count_notice(notice, recipients.len() as u64, self.bytes, now),
                     None => worker.count_arrival(&self.found, recipients, self.bytes, now, 1),
                 }
@@ -218,7 +220,7 @@ mod tests {
     fn a_stored_message_names_only_the_recipients_that_count() {
         for (effects, expected) in [
             ([RuleEffect::Accept, RuleEffect::Drop, RuleEffect::Duplicate].as_slice(), "ac"),
-            // As in SMTP, a lost reply ends the evaluation, so the recipients after it count as without rules.
+            // `lose reply` for the second recipient ends the evaluation of rules, so the third recipient is kept.
             (&[RuleEffect::Drop, RuleEffect::LoseReply], "bc"),
         ] {
             let mut envelope = DumpEnvelope::default();
@@ -235,8 +237,8 @@ mod tests {
         SinkWorkerState::new(Arc::new(context), std::sync::mpsc::channel().0)
     }
 
-    /// Answers each recipient of a message that a rule has corrupted. Returns the counts of faults that rules caused,
-    /// and whether the sink has answered a message.
+    /// Lets an LMTP sink answer each recipient of a corrupted message with the effect in `effects`. Returns the counts
+    /// of faults, and true if the sink counts the message as answered.
     fn answered(effects: &[RuleEffect]) -> (Ordered, bool) {
         let trace = Trace {
             run: RunId([1; 16]),

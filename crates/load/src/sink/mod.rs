@@ -88,7 +88,7 @@ pub fn run(options: SinkOptions) -> Result<FinishedRun> {
     };
     let capabilities = options.capabilities.clone();
     let (security, watch) = capabilities.security(&options.hello)?;
-    // SIGHUP makes the sink read its certificate files again, and ends a sink that has none.
+    // If the sink has certificate files, SIGHUP makes it read them again. Otherwise, SIGHUP ends the sink.
     let interrupt = if watch.is_some() { Interrupt::watch_without_hangup()? } else { Interrupt::watch()? };
     let mut certificates = watch.map(SinkCertificates::watch).transpose()?;
     let server = Server::new(make)

@@ -24,14 +24,13 @@ pub struct SinkOptions {
     /// Number of messages after which the sink ends, or `None` for no limit.
     pub messages: Option<u64>,
     pub workers: usize,
-    /// Time for which workers poll for events before they sleep. Polling saves the time of waking
-    /// up.
+    /// How long workers poll for events before they sleep. Polling avoids the delay of waking up.
     pub busy_poll: BusyPoll,
     pub sessions: usize,
     pub limits: Limits,
     pub hello: String,
     pub rules: Rulebook,
-    /// Seed of random choices. It applies only if the rules have no seed of their own.
+    /// Seed of random choices, used only if the rules have no seed of their own.
     pub seed: u64,
     /// File or directory where messages are stored, or `None` to store none.
     pub dump: Option<DumpTarget>,

@@ -35,7 +35,7 @@ impl GcraLimiter {
     }
 }
 
-/// A separate rate limit for each key, such as a recipient. At `MAX_KEYS` keys, full buckets are removed.
+/// A separate rate limit for each key, such as a recipient.
 #[derive(Debug)]
 pub(super) struct KeyedLimiter {
     full_bucket: GcraLimiter,
@@ -45,9 +45,8 @@ pub(super) struct KeyedLimiter {
 }
 
 impl KeyedLimiter {
-    /// Number of keys at which all full buckets are removed, to limit the memory to 5 MB. This
-    /// changes no decision, because a new bucket is full as well. If no bucket is full, all are
-    /// removed.
+    /// When there are this many keys, all full buckets are removed, to limit the memory to 5 MB. This changes no
+    /// decision, because a new bucket for the same key is full as well. If no bucket is full, all are removed.
     const MAX_KEYS: usize = 100_000;
 
     pub(super) fn new(rate_per_s: f64, burst: u32) -> Self {
@@ -95,8 +94,7 @@ impl Greylist {
         Self { delay, capacity: max_entries.max(1), seen, order, hasher: RandomState::new() }
     }
 
-    /// Returns true if the triplet has waited long enough to be accepted. Otherwise, it goes on
-    /// waiting, or begins to wait if it is unknown.
+    /// Returns true if the triplet was first seen long enough ago to be accepted. An unknown triplet begins to wait.
     pub(super) fn passes(&mut self, triplet: Triplet<'_>, now: Duration) -> bool {
         let key = self.hasher.hash_one(triplet);
         if let Some(first) = self.seen.get(&key) {
@@ -122,7 +120,7 @@ pub(super) struct DomainCap {
     hasher: RandomState,
 }
 
-/// Identifies a domain in a [`DomainCap`] when one of the domain's transactions ends.
+/// Hash of a domain name, by which an open transaction remembers the domain whose [`DomainCap`] it must release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DomainKey(u64);
 
@@ -161,9 +159,8 @@ pub(super) fn tarpit(step: Duration, max: Duration, before: u32) -> Duration {
     step.saturating_mul(before).min(max)
 }
 
-/// Limits the rate at which a message is read, in bytes per second, by 20 small reads per second.
-/// The wait comes before each read instead of after it, so that a message of n bytes takes at least
-/// n / rate until its end is read.
+/// Limits how many bytes of a message are read per second, with 20 small reads per second. The wait comes before each
+/// read, so that reading a message of n bytes takes at least n / rate.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ReadThrottle {
     octets_per_s: f64,
@@ -187,8 +184,7 @@ impl ReadThrottle {
         if now < self.due { Err(self.due) } else { Ok(self.read_size()) }
     }
 
-    /// Records that this many bytes have been read. If the peer was slow, it may not catch up later
-    /// by sending faster.
+    /// Records that this many bytes have been read. A peer that was slow may not exceed the rate later to catch up.
     pub(super) fn record_read(&mut self, octets: usize, now: Duration) {
         self.due = self.due.max(now.saturating_sub(self.duration_of(self.read_size()))) + self.duration_of(octets);
     }

@@ -1,5 +1,5 @@
-//! Rules that imitate well-known mail receivers, based on limits that the receivers or the makers of their software
-//! document. Each file in `crates/load/receivers` names the document that states its limits.
+//! Rules that imitate well-known mail services and servers, based on limits that their makers document. Each file in
+//! `crates/load/receivers` names the document that states its limits.
 use super::rulebook::Rulebook;
 use mailrun_text::words::is_misspelling;
 
@@ -38,7 +38,7 @@ impl Receiver {
         }
     }
 
-    /// Returns the first line of the receiver's file, which describes the limits.
+    /// Returns a sentence that describes the limits of this service or server, from the first line of its rules file.
     pub fn limit(&self) -> &'static str {
         self.text.lines().next().unwrap_or_default().trim_start_matches("# ")
     }
@@ -48,10 +48,10 @@ impl Receiver {
         self.text
     }
 
-    /// Parses the rules of the receiver's file.
+    /// Parses the built-in rules file of this service or server.
     ///
     /// # Errors
-    /// Fails if the file has a mistake, which a test of all files rules out.
+    /// Fails if the file has a mistake. A test parses all built-in files, so users never see this error.
     pub fn rulebook(&self) -> Result<Rulebook, String> {
         Rulebook::read_file(self.name, self.text)
     }

@@ -1,4 +1,4 @@
-//! Makes the sink's run record. It describes one run or, if no message carries the trace that names its run, all mail.
+//! Makes the sink's record. It describes one run or, if no message has a trace that names a run, all mail.
 use super::DumpTarget;
 use super::active_rules::{self, ActiveRules, RuleChange, RuleCount};
 use super::arrivals::{ArrivalList, ArrivalLog};
@@ -31,7 +31,7 @@ pub(super) struct SinkReport {
     pub(super) began: Duration,
     pub(super) total: SinkTally,
     started_at: jiff::Timestamp,
-    /// Figures per second of each run. The key `None` is for mail without a trace, whose run is unknown.
+    /// Counts of each second, for each run. The key `None` is for mail without a trace, whose run is unknown.
     series: Vec<(Option<RunId>, Series)>,
     host_sampler: HostSampler,
     usage_sampler: UsageSampler,
@@ -40,18 +40,17 @@ pub(super) struct SinkReport {
     /// What the sink had counted when each run was announced.
     starts: Vec<(RunId, RunStart)>,
     untraced_sample: Option<HeaderSample>,
-    /// Latencies of all runs until delivery, for Prometheus.
+    /// How long the messages of all runs took until they were delivered, for Prometheus.
     pub(super) delivered: Buckets,
-    /// Latencies of all runs until a mailbox's server announced the message, for Prometheus.
+    /// How long the messages of all runs took until the server of a mailbox announced them, for Prometheus.
     pub(super) announced: Buckets,
     /// Lists of the messages that arrived, for the runs for which an HTTP client has asked `/arrivals/RUN`.
     arrivals: Vec<(RunId, ArrivalLog)>,
-    /// Prefix of the names of arrival lists. It is unique to this process, so that clients notice a restart.
+    /// Prefix for the names of arrival lists. Each process uses another prefix, so that clients notice a restart.
     process: String,
 }
 
-/// Counts of a sink at the beginning of a run. A sink that serves several runs subtracts them, so that the record of a
-/// run does not contain faults or clients of an earlier run.
+/// Counts of the sink when a run began. The run's record subtracts them, because they belong to earlier runs.
 #[derive(Debug, Default)]
 struct RunStart {
     at: Duration,
@@ -93,7 +92,7 @@ impl SinkReport {
         }
     }
 
-    /// Begins to count a run before its first message arrives. Does nothing if the run is already known.
+    /// Stores the sink's counts so far, which the run's record subtracts. Does nothing if the run is already known.
     pub(super) fn announce(&mut self, run: RunId) {
         let total = &mut self.total;
         if total.runs.find(run).is_some() {
@@ -110,13 +109,13 @@ impl SinkReport {
             rules: self.active_rules.rule_counts(),
             untraced_sample: None,
         };
-        // Drop the starts of runs that the sink has forgotten, so that the list cannot grow forever.
+        // Keep only the starts of runs whose counts the sink still has, so that the list cannot grow forever.
         self.starts.retain(|(known, _)| total.runs.find(*known).is_some());
         self.starts.push((run, start));
     }
 
-    /// Returns the messages of a run that arrived after the first `after` ones, which the client already has. The sink
-    /// lists the messages of a run one by one only from the first request on.
+    /// Returns the messages of a run that arrived after the first `after` ones, which the client already has. From the
+    /// first request for a run on, the sink lists the messages of this run one by one.
     pub(super) fn arrivals(&mut self, run: RunId, after: u64) -> ArrivalList {
         self.announce(run);
         if !self.arrivals.iter().any(|(known, _)| *known == run) {
@@ -150,8 +149,8 @@ impl SinkReport {
         self.series.retain(|(run, _)| run.is_none_or(|run| self.total.runs.find(run).is_some()));
     }
 
-    /// Returns the figures per second of a run. `begin` must be a time at which a second of the run begins, because the
-    /// seconds of a run need not be whole seconds of the clock. Second 0 is the one in which the run began.
+    /// Returns the series of a run, which has an entry for each second. A run's seconds do not begin at whole seconds
+    /// of the clock, so the caller must pass the beginning of any of them as `begin`. The run began in second 0.
     fn series_of(&mut self, run: Option<RunId>, begin: Duration) -> &mut Series {
         let index = self.series.iter().position(|(known, _)| *known == run).unwrap_or_else(|| {
             self.series.push((run, Series::new(second_of(self.run_start(run, begin), begin))));
@@ -160,15 +159,15 @@ impl SinkReport {
         &mut self.series[index].1
     }
 
-    /// Returns the time from which a run's times count: its announcement or, without one, shortly before `first`, the
-    /// first second that a worker has handed over. They must not count from the start of the sink, because merge refuses
-    /// records whose times count from more than a week apart.
+    /// Returns the time from which the times in a record count. For a run, this is the time of its announcement.
+    /// Without an announcement, it is one second before `first`, the start of the first second for which a worker has
+    /// sent counts. The start of the sink might be more than a week earlier, and merge would then refuse the record.
     fn run_start(&self, run: Option<RunId>, first: Duration) -> Duration {
         if run.is_none() {
             return self.began;
         }
         let announced = self.starts.iter().find(|(known, _)| Some(*known) == run).map(|(_, start)| start.at);
-        // Begin a second before the first message, because another worker may still hand over counts for that second.
+        // Begin the run a second before the first counts, because another worker may still report that second.
         announced.unwrap_or_else(|| first.saturating_sub(Duration::from_secs(1)).max(self.began))
     }
 
@@ -177,8 +176,8 @@ impl SinkReport {
         self.first_connection = first_connection;
     }
 
-    /// Returns the run to report if the user names none: the expected run or, without one, the run with the most
-    /// messages.
+    /// Returns the run to report if the user names no run. This is the run for which the sink was started or, if there
+    /// is none, the run with the most messages.
     pub(super) fn chosen_run(&self) -> Option<RunId> {
         let arrived = self.total.runs.iter().filter(|(_, tally)| tally.messages > 0);
         let largest = || arrived.max_by_key(|(_, tally)| tally.messages).map(|(run, _)| run);
@@ -190,7 +189,7 @@ impl SinkReport {
         self.total.messages - tally.messages_before - tally.messages - tally.bounces.notices
     }
 
-    /// Makes the record of a run. With `None`, the record is about all mail, whether or not it belongs to a run.
+    /// Makes the record of a run or, if `run` is `None`, of all mail, including mail of runs.
     pub(super) fn record(&mut self, run: Option<RunId>) -> Record {
         let known = self.series.iter().find(|(known, _)| *known == run).map(|(_, series)| series.clone());
         let mut series = known.unwrap_or_else(|| Series::new(self.run_start(run, self.began)));
@@ -288,7 +287,7 @@ impl SinkReport {
         }
     }
 
-    /// Lists for the record when rules stalled the sink or were replaced since the run began.
+    /// Lists when rules stalled the sink, and when rules were replaced, since the run began.
     fn events(&self, origin: Duration, start: &RunStart) -> Vec<EventRow> {
         let changes = self.active_rules.changes(self.first_connection, clock::now());
         let changes = changes.into_iter().filter(|change| change.at >= start.at);
@@ -327,8 +326,8 @@ impl SinkReport {
         }
     }
 
-    /// Makes the record's only stage if no message has a trace. It has no latencies, because creation times are
-    /// unknown. The rate covers the time from the first to the last arrival.
+    /// Makes the only stage of a record that covers all mail and not a single run. This stage has no latencies, because
+    /// only a trace tells when a message was created. The rate covers the time from the first to the last arrival.
     fn untraced_stage(&self) -> StageRow {
         let total = &self.total;
         let elapsed = total.first_arrival.zip(total.last_arrival).map_or(Duration::ZERO, |(first, last)| last - first);
@@ -421,7 +420,7 @@ mod tests {
     fn times_of_a_run_count_from_its_beginning_however_long_the_sink_has_run() {
         let ms = Duration::from_millis;
         let began = ms(1_000_300);
-        // The run's first message arrives after ten days, and the run's seconds begin at 0.7 s of the clock's.
+        // The run begins ten days after the sink, and 0.7 s after a whole second, because runs begin at any time.
         let begin = began + ms(10 * 86_400_000 + 400);
         let rules = Arc::new(ActiveRules::new(Rulebook::default(), 1));
         let zero = |run: Option<RunId>, announced: Option<Duration>| {

@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::path::Path;
 use toml::Spanned;
 
-/// Maximum length of a rules file in bytes. HTTP requests to the sink must not be longer, either.
+/// Maximum length in bytes of a rules file, and of an HTTP request to the sink, which may contain such a file.
 pub(super) const MAX_FILE_BYTES: usize = 1 << 20;
 const MAX_RULES: usize = 1000;
 
@@ -46,7 +46,7 @@ impl Rulebook {
         Self::read_file("rules", text)
     }
 
-    /// Parses the text of the file with this name, which appears in errors.
+    /// Parses `text` as the content of a rules file. Each error begins with `name`, the name of the file.
     ///
     /// # Errors
     ///
@@ -98,8 +98,8 @@ impl Rulebook {
     }
 }
 
-/// Returns the offset of a rule's mistake in the text of the file. If the rule's string has escapes
-/// or several lines, its offsets differ from the file's, so this returns the rule's start.
+/// Returns the place of a rule's mistake as an offset in the file. If the rule's string has escapes or several lines,
+/// returns the start of the rule, because offsets in such a string do not match those in the file.
 fn rule_offset(text: &str, span: Range<usize>, mistake: &RuleError) -> usize {
     let raw = &text[span.clone()];
     let is_plain = !raw.contains('\\') && !raw.starts_with("\"\"\"") && !raw.starts_with("'''");

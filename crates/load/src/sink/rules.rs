@@ -1,5 +1,5 @@
-//! The language of rules. A rule describes a fault of the sink, the commands to which it applies, and how often it
-//! occurs. This module only parses rules, and `session_rules` applies them.
+//! The language of the rules by which the sink causes faults on purpose. A rule names a fault, the commands to which
+//! the fault applies, and how often it occurs. This module only parses rules, and `session_rules` applies them.
 //!
 //! ```text
 //! rule     = command *( [","] command ) [ "to" pattern / "from" pattern ] ":" action [ chance ]
@@ -31,8 +31,8 @@
 //! Mail from <> reports what became of other mail, mostly as a bounce. If rules refused it, nobody would learn that.
 //! Therefore, only delays and rules with "from <>" apply to it.
 //!
-//! Words that Postfix's smtp-sink also has mean the same as in smtp-sink. Rules are evaluated in their order. Delays
-//! add up, and the first rule that refuses or cuts the connection decides.
+//! Words that Postfix's smtp-sink uses as well have the same meaning in both programs. Rules are evaluated in their
+//! order. Delays add up, and the first rule that refuses or cuts the connection decides.
 use mailrun_smtp::{AddressPattern, Path, Reply};
 use mailrun_text::quantities::{bytes, count_up_to, duration, interval, positive, probability, rate};
 use mailrun_text::words::is_misspelling;
@@ -190,7 +190,7 @@ pub struct Rule {
     /// True if the rule applies only to mail from <>, such as bounces.
     is_for_notices: bool,
     pub(super) action: RuleAction,
-    /// Probability with which the rule acts, from 0 to 1. Without a chance in the rule, it is 1.
+    /// Probability with which the rule acts, from 0 to 1. It is 1 if the rule states no probability.
     pub(super) chance: f64,
 }
 
@@ -295,7 +295,7 @@ impl RuleError {
     }
 }
 
-/// Parses the commands before the colon, and the pattern of addresses (`to` or `from`) if there is one.
+/// Parses the part of a rule before the colon: commands and, optionally, an address pattern (`to` or `from`).
 fn parse_commands(words: &mut RuleTokens<'_>) -> Result<(CommandSet, RuleAddresses), RuleError> {
     let mut commands = CommandSet::default();
     while let Some(word) = words.peek() {
@@ -347,7 +347,6 @@ fn unknown_command(word: Option<&str>) -> String {
     }
 }
 
-/// The words with which each action begins, and the function that parses the words after them.
 const ACTIONS: &[(&str, ActionParser)] = &[
     ("hang up", hang_up),
     ("soft reject", |words| Ok(RuleAction::Reject(words.reply_or(b"4", 450, "4.3.0 Error: command failed")?))),
@@ -391,8 +390,8 @@ fn parse_action(words: &mut RuleTokens<'_>) -> Result<RuleAction, RuleError> {
     Err(words.error(format!("{word:?} is not an action; use {}", known.join(", "))))
 }
 
-/// Returns the only command to which the action can apply, or `None` if there are several. For `directed`, returns
-/// RCPT, although it can also apply to `.`.
+/// Returns the only command to which the action can apply, or `None` if it can apply to several. For the action
+/// `directed`, which can apply to RCPT and to the end of a message (`.`), returns RCPT, the default.
 fn own_command(action: &RuleAction) -> Option<RuleCommand> {
     match action {
         RuleAction::Greylist { .. } | RuleAction::DomainCap { .. } | RuleAction::Directed => {
@@ -411,7 +410,7 @@ fn own_command(action: &RuleAction) -> Option<RuleCommand> {
     }
 }
 
-/// Returns the commands for a rule that names none. For example, `drop 1%` applies to the end of a message (`.`).
+/// Returns the default command for an action. For example, `drop 1%` applies to the end of a message (`.`).
 fn usual_command(action: &RuleAction) -> CommandSet {
     let mut commands = CommandSet::default();
     commands.add(own_command(action).unwrap_or(RuleCommand::Dot));
@@ -534,7 +533,7 @@ fn number(text: &str, max: u64) -> Result<usize, String> {
     count_up_to(text, max).map(|number| number as usize)
 }
 
-/// Parses a reply in quotes. It consists of a three-digit code that begins with one of `classes`, a space, and a text.
+/// Parses a reply without its quotes: a three-digit code that begins with one of `classes`, a space, and a text.
 fn quoted_reply(text: &str, classes: &[u8]) -> Result<Reply, String> {
     let shape = || {
         let class = if classes == b"45" { "4 or 5" } else { std::str::from_utf8(classes).unwrap_or_default() };
@@ -554,7 +553,7 @@ fn quoted_reply(text: &str, classes: &[u8]) -> Result<Reply, String> {
 #[derive(Clone, Debug)]
 struct RuleTokens<'t> {
     text: &'t str,
-    /// Words, each with its offset in the rule. A text in quotes is one word, including the quotes.
+    /// Words with their byte offsets in the rule. A text in quotes is one word, including the quotes.
     words: Vec<(usize, &'t str)>,
     next_index: usize,
     end: usize,
@@ -583,7 +582,7 @@ impl<'t> RuleTokens<'t> {
         self.words.get(self.next_index).map(|(_, word)| *word)
     }
 
-    /// Returns the next two words in lower case, because an action may have two words.
+    /// Returns the next two words in lower case, to compare them with names such as `hang up`.
     fn peek_pair(&self) -> String {
         let pair: Vec<String> =
             self.words[self.next_index..].iter().take(2).map(|(_, word)| word.to_ascii_lowercase()).collect();
@@ -614,8 +613,7 @@ impl<'t> RuleTokens<'t> {
         Ok(value)
     }
 
-    /// Parses the next word as a reply if it is in quotes. If it is not, returns `None` and leaves the word to the next
-    /// call.
+    /// Parses the next word as a reply. If the word is not in quotes, returns `None` and does not consume it.
     fn reply(&mut self, classes: &[u8]) -> Result<Option<Reply>, RuleError> {
         let quoted = self.peek().and_then(|word| word.strip_prefix('"')?.strip_suffix('"'));
         quoted.map(|text| self.value("a reply", |_| quoted_reply(text, classes))).transpose()

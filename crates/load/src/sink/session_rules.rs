@@ -19,8 +19,7 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(super) struct SessionRules {
     number: u64,
-    /// Number of times that the session has sent each command. Random choices of the rules depend
-    /// on it.
+    /// Number of times that the session has sent each command. Random choices of the rules depend on these numbers.
     command_counts: [u32; RuleCommand::ALL.len()],
     commands: u32,
     sender: Vec<u8>,
@@ -35,8 +34,8 @@ pub(super) struct SessionRules {
 pub(super) struct CommandContext<'a> {
     pub(super) command: RuleCommand,
     pub(super) client: IpAddr,
-    /// The sender at MAIL, or the recipient at RCPT and in rules that are evaluated for each
-    /// recipient.
+    /// Address that rules check: at MAIL the sender, at RCPT the recipient, and at the end of a message the recipient
+    /// for whom the rules are evaluated.
     pub(super) address: Option<Path<'a>>,
     /// Number of the message in its run, if the message has a trace.
     pub(super) sequence: Option<u64>,
@@ -64,15 +63,16 @@ pub(super) enum RuleEffect {
     Reject(Reply),
     HangUp(Option<Reply>),
     Reset,
-    /// The message counts, but its client gets no answer.
+    /// The sink counts the message as accepted, but cuts the connection instead of sending the reply.
     LoseReply,
-    /// The message is answered with 250, but does not count.
+    /// The sink answers the message with 250, but does not count it as delivered.
     Drop,
     Duplicate,
 }
 
 impl RuleEffect {
-    /// Returns how many times a message counts, or `None` if the message is not accepted.
+    /// Returns how many times the sink counts the message: 0 if a rule drops it, and 2 if a rule doubles it. Returns
+    /// `None` if the message is not accepted.
     pub(super) fn copies(&self) -> Option<u8> {
         match self {
             Self::Reject(_) | Self::HangUp(_) | Self::Reset => None,
@@ -113,7 +113,7 @@ struct BodyRules {
     piece: Option<usize>,
     /// Number of bytes of the message after which a rule resets the connection (RST).
     reset: Option<(u64, Arc<RuleState>)>,
-    /// Time at which a rule makes the sink stop reading, and the reply with which the sink then closes the connection.
+    /// Time at which an `abort` rule ends the session, and its reply. The sink reads nothing more until then.
     abort: Option<(Duration, Reply, Arc<RuleState>)>,
     octets: u64,
 }
@@ -132,8 +132,7 @@ pub(super) enum ReadStep {
 #[derive(Debug, Default)]
 struct RecipientList {
     octets: Vec<u8>,
-    /// End of each address in `octets`. The address is empty if the recipient was accepted before a rule that needs
-    /// addresses came into force.
+    /// Offset in `octets` at which each recipient's address ends. Addresses that no rule needs are empty.
     ends: Vec<usize>,
 }
 
@@ -209,8 +208,8 @@ impl SessionRules {
         decision
     }
 
-    /// Remembers the address of the recipient at this place, for rules that are evaluated at the
-    /// end of the message.
+    /// Remembers the address of a recipient for rules that are evaluated at the end of the message. `place` is the
+    /// recipient's index among the accepted recipients.
     pub(super) fn add_recipient(&mut self, place: usize, recipient: &Path<'_>) {
         self.recipients.insert(place, recipient);
     }
@@ -242,7 +241,8 @@ impl SessionRules {
             }
             if let Some(effect) = self.effect(rule_state, context) {
                 rule_state.count_action();
-                // Release the slots that earlier rules have given this command, because the command is refused.
+                // This rule refuses the RCPT, so free the places that earlier `domain cap` rules have given to the
+                // transaction for this RCPT.
                 self.domain_slots.release_after(slots_before);
                 decision.effect = effect;
                 decision.decided_by = Some(Arc::clone(rule_state));
@@ -255,7 +255,7 @@ impl SessionRules {
     fn delay(&self, rule_state: &RuleState, context: &CommandContext<'_>, sample: &RuleSample) -> Duration {
         match rule_state.rule.action {
             RuleAction::Delay { from, to } if from == to => from,
-            // Bit 40 makes this random number independent of the one that decided whether the rule acts.
+            // Set bit 40, which no rule's index has, to draw a number independent of whether the rule acts.
             RuleAction::Delay { from, to } => from + (to - from).mul_f64(sample.fraction(rule_state.index | 1 << 40)),
             RuleAction::Tarpit { step, most } => tarpit(step, most, self.commands),
             RuleAction::Stall { at, length } if (at..at.saturating_add(length)).contains(&context.since_start) => {
@@ -325,7 +325,7 @@ impl SessionRules {
                 {
                     return true;
                 }
-                // Only a transaction's first recipient in a domain needs a slot, because the others share it.
+                // `domain cap` counts a transaction once per domain, so only its first recipient there takes a slot.
                 let has_room = domains.acquire(domain);
                 if has_room {
                     self.domain_slots.0.push((Arc::clone(rule_state), domain));
@@ -335,8 +335,8 @@ impl SessionRules {
         }
     }
 
-    /// Applies a rule to the reading of the next message. If there are several rules of the same
-    /// kind, the first decides.
+    /// Stores a rule that slows, limits or ends the reading of the message after this command. If there are several
+    /// rules of the same kind, the first decides.
     fn set_body_rule(&mut self, rule_state: &Arc<RuleState>, now: Duration) {
         let body_rules = self.body_rules.get_or_insert_default();
         match &rule_state.rule.action {
@@ -395,16 +395,16 @@ impl SessionRules {
         }
     }
 
-    /// Ends the reading of a message. Returns an effect if a rule must cut the connection while a message is read, but
-    /// this message ended before the sink could act.
+    /// Removes the rules for the reading of a message, because the message is complete. If an `abort` or `reset` rule
+    /// should have cut the connection before that, returns its effect, so that the caller cuts the connection now.
     pub(super) fn finish_message(&mut self) -> Option<(RuleEffect, Arc<RuleState>)> {
         let body_rules = self.body_rules.take()?;
         let abort = |(_, reply, by)| (RuleEffect::HangUp(Some(reply)), by);
         body_rules.reset_due().or_else(|| body_rules.abort.map(abort))
     }
 
-    /// Forgets the transaction. The caller must hold the returned guard until the message is answered, because rules
-    /// such as `domain cap` count the transaction as open until then.
+    /// Forgets the transaction, and returns its slots in `domain cap` rules. These rules count the transaction as open
+    /// until the caller drops the slots, so the caller must keep them until the message is answered.
     pub(super) fn end_transaction(&mut self) -> DomainSlots {
         self.body_rules = None;
         self.recipients = RecipientList::default();
@@ -420,7 +420,7 @@ impl BodyRules {
 }
 
 impl DomainSlots {
-    /// Removes the transaction from all counts of open transactions but the first `kept`.
+    /// Releases all slots in `domain cap` rules except the first `kept`, so that other transactions can take them.
     fn release_after(&mut self, kept: usize) {
         for (rule_state, domain) in self.0.drain(kept..) {
             if let PolicyState::DomainCap(domains) = &*rule_state.policy {
@@ -447,9 +447,9 @@ struct RuleSample {
 }
 
 impl RuleSample {
-    /// Decides at random whether a rule acts. Whether a message is dropped or counted twice depends on its number, so
-    /// that the order of arrival does not matter. Whether it is refused depends on its place in the session, so that a
-    /// retry may succeed.
+    /// Decides at random whether a rule acts. If the rule drops a message or counts it twice, the choice depends on the
+    /// message's number, so that the order of arrival does not matter. For other rules, it depends on the session and
+    /// the number of earlier commands, so that a retry may succeed.
     fn occurs(&self, rule_state: &RuleState, sequence: Option<u64>) -> bool {
         let chance = rule_state.rule.chance;
         if chance >= 1.0 {

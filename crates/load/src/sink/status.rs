@@ -93,8 +93,8 @@ async fn clock() -> Json<ClockAnswer> {
     Json(ClockAnswer::now())
 }
 
-/// Estimates the error of this host's clock. This starts a process, so it must not be part of `clock`, whose round trip
-/// is measured.
+/// Estimates the error of this host's clock with `chronyc`. This request is separate from `clock`, because starting a
+/// process takes time and the client measures the round trip of `clock`.
 async fn clock_error() -> Json<ChronyAnswer> {
     // If the estimation panics, answer without an estimate.
     Json(spawn_blocking(ChronyAnswer::now).await.unwrap_or_default())

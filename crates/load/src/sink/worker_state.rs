@@ -42,7 +42,7 @@ pub(super) struct SinkContext {
     message_limit: Option<u64>,
     /// The run for which the sink was started, if there is one. Its counts are never dropped for newer runs.
     own_run: Option<RunId>,
-    /// Protocol of the sessions. At the end of a message, SMTP has one answer and LMTP one for each recipient.
+    /// SMTP or LMTP. At the end of a message, SMTP has one answer and LMTP one for each recipient.
     pub(super) protocol: Protocol,
     answered: AtomicU64,
     monotonic: ClockId,
@@ -80,12 +80,13 @@ impl SinkContext {
         self.own_run == Some(run)
     }
 
-    /// Returns a time on this host's monotonic clock at which a second of the trace's run begins. The seconds of a run
-    /// need not be whole seconds of the clock.
+    /// Returns a time on this host's monotonic clock at which a second of the run begins. The caller uses only its
+    /// fraction of a second, because a run's seconds do not begin at whole seconds of the clock.
     fn zero_of(&self, trace: &Trace) -> Duration {
         let zero = trace.zero.time();
         if trace.clock.is_realtime() {
-            // Add a second, because the result must not be negative and may be the start of any second.
+            // Add a whole second, because the subtraction panics if its result is negative. The caller uses only the
+            // fraction of a second, which stays the same.
             zero + SECOND - Duration::from_nanos(self.unix_offset.subsec_nanos().into())
         } else {
             zero
@@ -104,17 +105,17 @@ pub(super) struct SinkWorkerState {
     tally_sender: TallySender<SinkTally>,
     /// Copy of the rules in force, so that sessions need not lock the original for each command.
     cached_rules: RefCell<Option<Arc<Ruleset>>>,
-    /// Version of `cached_rules`. When the rules in force have another version, the worker copies them again.
+    /// Version of the copied rules. When the rules in force have another version, the worker copies them again.
     rules_version: Cell<u64>,
-    /// Domain of the worker's first recipient. In most runs, all recipients have this domain, so comparing it is
-    /// enough.
+    /// Domain of the worker's first recipient, which has number 0. In most runs, all recipients have this domain, so
+    /// one comparison replaces the lookup in `other_domains`.
     first_domain: OnceCell<Box<[u8]>>,
     other_domains: RefCell<DomainNumbers>,
     pairs: RefCell<PairNumbers>,
 }
 
-/// Numbers of domains in the order in which they appeared. The first [`MAX_DOMAINS`] domains have their own numbers,
-/// and all others share the next one.
+/// Assigns a number to each domain, in the order in which the worker's recipients name them. The first [`MAX_DOMAINS`]
+/// domains have their own numbers, and all others share the next one.
 #[derive(Debug, Default)]
 struct DomainNumbers {
     numbers: HashMap<Box<[u8]>, u16>,
@@ -152,12 +153,12 @@ pub(super) struct SinkRecipient {
     pub(super) delivery: DeliveryAddress,
 }
 
-/// Tells whether a server may have changed or added the address to which the client delivers.
+/// Tells whether a server may have changed the recipient's address or added the recipient.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DeliveryAddress {
     Same,
-    /// RCPT has NOTIFY=NEVER and ORCPT names no other address. Unless the source itself asked for NOTIFY=NEVER, a
-    /// server has added this recipient.
+    /// RCPT has NOTIFY=NEVER, and ORCPT is missing or has the same address as RCPT. Unless the source itself asked for
+    /// NOTIFY=NEVER, a server has added this recipient.
     Unnotified {
         pair: u16,
         hash: u32,
@@ -168,8 +169,8 @@ pub(super) enum DeliveryAddress {
     },
 }
 
-/// Numbers the pairs of an address in ORCPT and the address in RCPT. All pairs after the first [`MAX_REWRITES`] share
-/// one number.
+/// Numbers the pairs of an original address (ORCPT) and the address to which the client delivers (RCPT). All pairs
+/// after the first [`MAX_REWRITES`] share one number, so the sink's record counts them together.
 #[derive(Debug, Default)]
 struct PairNumbers {
     numbers: HashMap<Box<[u8]>, u16>,
@@ -197,8 +198,8 @@ impl PairNumbers {
 }
 
 impl DeliveryAddress {
-    /// If a server has changed the address or added the recipient, returns the number of the pair of addresses, the
-    /// hash of the address in RCPT, and true for an added recipient. Otherwise, returns `None`.
+    /// Returns `None` unless a server has changed the recipient's address or added the recipient. For such a recipient,
+    /// returns the number from [`PairNumbers`], the hash of the address in RCPT, and true if the recipient was added.
     #[inline]
     fn elsewhere(self, trace: &Trace) -> Option<(u16, u32, bool)> {
         match self {
@@ -307,7 +308,7 @@ impl SinkWorkerState {
         }
     }
 
-    /// Returns the number of a recipient's domain at this worker. For the first domain, this costs one comparison.
+    /// Returns the number that this worker assigns to the domain. For the first domain, this costs one comparison.
     #[inline]
     pub(super) fn domain_number(&self, domain: Option<&[u8]>) -> u16 {
         let domain = domain.unwrap_or_default();
@@ -328,8 +329,8 @@ impl SinkWorkerState {
         self.tally.borrow_mut().count_error(error, || None);
     }
 
-    /// Returns true if the tally does not yet describe a message without a trace. One description for each tally is
-    /// enough, because a record shows only the first such message of a run.
+    /// Returns true if the worker should keep the From and Subject of the next message without a trace as a sample. One
+    /// sample for each tally is enough, because a record shows only the first such message of a run.
     pub(super) fn describes_untraced(&self) -> bool {
         self.tally.borrow().untraced_sample.is_none()
     }
@@ -341,7 +342,7 @@ impl SinkWorkerState {
     }
 
     /// Sends the worker's counts to the collector, and begins to count from zero. Does nothing if the collector is
-    /// behind.
+    /// behind, so that these counts are sent later.
     pub(super) fn send_tally(&self) {
         if let Some(empty) = self.tally_sender.take_empty() {
             self.replace_tally(empty);
@@ -393,7 +394,7 @@ impl SinkWorkerState {
         tally.ordered.replies += u64::from(code > 0);
     }
 
-    /// Counts recipients whose mail a rule dropped or counted twice, as faults that the user asked for.
+    /// Counts recipients for whom a rule dropped the message or counted it twice. The user asked for these faults.
     pub(super) fn count_ordered<'a>(&self, result: &TraceResult, effects: impl Iterator<Item = &'a RuleEffect>) {
         if sequence(result).is_some() {
             let ordered = &mut self.tally.borrow_mut().ordered;
@@ -404,7 +405,7 @@ impl SinkWorkerState {
         }
     }
 
-    /// Stores and counts a message as the rules say. Returns the answer to the end of the data.
+    /// Stores and counts a message, unless the rules refuse or drop it. Returns the reply to the end of the message.
     pub(super) fn accept_message(&self, arrival: SinkMessage, now: Duration) -> Answer {
         let SinkMessage {
             found,
@@ -417,7 +418,7 @@ impl SinkWorkerState {
             _domain_slots: _slots,
         } = arrival;
         let Some(times) = effect.copies() else { return effect.into_answer() };
-        // A dropped message counts 0 times, and is answered with 250 but not stored.
+        // `times`, the number of copies to count, is 0 if a rule drops the message. Then answer 250 and store nothing.
         if let Err(refusal) = self.store(draft.filter(|_| times > 0)) {
             return refusal;
         }
@@ -435,13 +436,13 @@ impl SinkWorkerState {
         effect.into_answer()
     }
 
-    /// Counts the recipients of a message without a reply (`lose reply`) as faults that the user asked for.
+    /// Counts the recipients of a message that got no reply, because a `lose reply` rule cut the connection.
     pub(super) fn count_unanswered(&self, recipients: &[SinkRecipient]) {
         self.tally.borrow_mut().ordered.unanswered += recipients.len() as u64;
     }
 
-    /// Counts a message that a rule has changed (`corrupt`) as a fault that the user asked for. `times` is 2 if another
-    /// rule makes the message itself count twice.
+    /// Counts a message that a `corrupt` rule has changed, as a fault that the user asked for. `times` is 2 if a
+    /// `duplicate` rule makes the sink count the same message twice.
     pub(super) fn count_corrupted(&self, result: &TraceResult, times: u64) {
         if sequence(result).is_some() {
             self.tally.borrow_mut().ordered.corrupt += times;
@@ -462,7 +463,7 @@ impl SinkWorkerState {
         Answer::Reply(INSUFFICIENT_STORAGE.clone())
     }
 
-    /// Counts further recipients of an LMTP message. The message itself was counted with its first accepted recipient.
+    /// Counts later recipients of an LMTP message. The message itself was counted with its first accepted recipient.
     pub(super) fn count_recipients(&self, result: &TraceResult, recipients: &[SinkRecipient], now: Duration) {
         let tally = &mut **self.tally.borrow_mut();
         tally.recipients += recipients.len() as u64;
@@ -523,7 +524,7 @@ impl SinkWorkerState {
         tally.last_arrival = Some(now);
     }
 
-    /// Records how long the transfer of a message took, which shows whether delayed ACKs held messages up.
+    /// Records how long the transfer of a message took, to show whether delayed TCP acknowledgements slowed it.
     pub(super) fn time_body(&self, result: &TraceResult, began: Duration, ended: Duration) {
         let tally = &mut **self.tally.borrow_mut();
         match result {
@@ -630,7 +631,8 @@ enum CreationTime {
     Known(Duration),
     /// The creation time is later than the arrival, because the clocks of the two hosts differ.
     InFuture,
-    /// The creation time is on another host's monotonic clock, or before this host was started.
+    /// The creation time has no equivalent on this host's monotonic clock: it comes from another host's monotonic
+    /// clock, or is earlier than the start of this host.
     Unknown,
 }
 
@@ -685,8 +687,8 @@ fn count_in_stage(
     }
 }
 
-/// Marks in the ledger for which recipients a message has arrived. Recipients outside the worker's first domain, and
-/// recipients whose address a server has changed or added, are only listed until the workers' counts are merged.
+/// Marks in the ledger for which recipients a message has arrived. For a recipient outside the worker's first domain,
+/// or one that a server has changed or added, adds an entry to a separate list until the workers' counts are merged.
 fn mark_units(run: &mut RunTally, trace: &Trace, recipients: &[SinkRecipient]) {
     for SinkRecipient { id, domain, delivery } in recipients {
         let recipient = trace.numbering.number(*id);

@@ -60,7 +60,7 @@ pub(super) enum RecipientTag {
     /// The address stays as it is, without a number added.
     Bare,
     Digits,
-    /// The number follows a `+`, because digits alone would join digits of the address.
+    /// The number follows a `+`, which separates it from digits at the end of the local part.
     PlusDigits,
 }
 
@@ -77,7 +77,7 @@ impl AddressPattern {
     ///
     /// # Errors
     ///
-    /// Fails if the pattern is malformed, or if `fits` rejects a text that it can produce.
+    /// Fails if the pattern is malformed, or if the check `fits` rejects a text that the pattern can produce.
     pub(crate) fn text(typed: &str, fits: impl Fn(&[u8]) -> Result<(), String>) -> Result<Self, String> {
         let mut pieces = parse_parts(typed)?;
         for piece in &mut pieces {
@@ -153,7 +153,7 @@ impl AddressPattern {
     pub(super) fn domains(&self, limit: usize) -> PatternDomains {
         let mut domains = PatternDomains::default();
         let mut ends = vec![String::new()];
-        // Go from the end of the pattern only to the `@`, because the local part does not change the domain.
+        // Build each domain backwards from its last part, and stop at the `@`, where the local part ends.
         for piece in self.parts.iter().rev() {
             let mut longer: Vec<String> = Vec::new();
             for end in &ends {
@@ -163,8 +163,8 @@ impl AddressPattern {
                         Some((_, domain)) => domains.names.push(domain.to_ascii_lowercase()),
                         None => longer.push(whole),
                     }
-                    // These endings already give more than `limit` domains, because the rest of the pattern can only
-                    // make them longer.
+                    // Stop once `longer` has more than `limit` unfinished domains. Each of them leads to at least one
+                    // whole domain, and the caller gets only `limit` domains.
                     if longer.len() > limit || domains.names.len() > MAX_COMBINATIONS {
                         break;
                     }
@@ -243,7 +243,7 @@ impl PatternPart {
         }
     }
 
-    /// Returns the texts that this part can produce. Of a range, only the first `limit` numbers are returned.
+    /// Returns the texts of this part, such as `a` and `b` for `{a,b}`. A range gives only its first `limit` numbers.
     fn texts(&self, limit: usize) -> Vec<String> {
         match self {
             Self::Text(text) => vec![text.clone()],
@@ -255,8 +255,8 @@ impl PatternPart {
         }
     }
 
-    /// Returns the number of texts that must be checked. All numbers of a range together count as one, because the
-    /// longest stands for all of them.
+    /// Returns how many texts of this part `check_all` must check. All numbers of a range together count as one,
+    /// because the longest stands for all of them.
     fn choice_count(&self) -> usize {
         match self {
             Self::Text(_) | Self::Number { .. } | Self::MessageNumber => 1,
@@ -267,7 +267,7 @@ impl PatternPart {
     fn write_choice(&self, choice: usize, out: &mut Vec<u8>) {
         match self {
             Self::Text(text) => out.extend_from_slice(text.as_bytes()),
-            // Write the largest number of the range, because it is the longest one.
+            // Write the largest number of the range. It has the most digits, so `check_all` checks the longest address.
             Self::Number { most, digits, .. } => push_number(*most, *digits, out),
             Self::MessageNumber => push_number(u64::MAX, 1, out),
             Self::OneOf { choices: words, .. } => out.extend_from_slice(words[choice].text.as_bytes()),
@@ -344,8 +344,8 @@ fn parse_number_range(inside: &str, least: &str, most: &str) -> Result<PatternPa
 }
 
 fn parse_weighted_text(typed: &str) -> Result<WeightedText, String> {
-    // In a text that ends in `]`, the colons belong to an address literal such as [IPv6:::1], so none of them precedes
-    // a weight.
+    // The last colon precedes the weight, as in `a.example:70`. If the text ends in `]`, its colons belong to an
+    // address literal such as [IPv6:::1], and there is no weight.
     let (text, weight) = match typed.rsplit_once(':') {
         Some((text, weight)) if !weight.ends_with(']') => {
             (text, parse_weight(weight).ok_or_else(|| weight_error(typed, weight))?)

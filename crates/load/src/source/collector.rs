@@ -1,5 +1,5 @@
-//! Collects the workers' counts. From the counts, it makes the totals, the figures per second, the live line and, at
-//! the end, the record.
+//! Adds up the counts that all workers of a load report. From these sums, the collector makes the totals, the figures
+//! per second, the live line and, at the end, the record.
 use super::context::SourceContext;
 use super::options::SourceOptions;
 use super::report;
@@ -28,7 +28,8 @@ use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
-/// Messages that were due within this time before the end may be unsent although the source was not late.
+/// If all unsent messages were due within this time before the end of the load, the source does not count as late. The
+/// load may have ended before the source could send them.
 const LAST_MOMENTS: Duration = Duration::from_millis(100);
 
 pub(super) struct SourceCollector {
@@ -45,7 +46,7 @@ struct SourceLoad {
     usage_sampler: UsageSampler,
     /// Times at which the first and the last message since the last tick were accepted, if any were.
     reply_span: Option<(Duration, Duration)>,
-    /// Earliest time since the last tick at which a message was due (open loop) or created (closed loop).
+    /// Earliest due time (open loop) or creation time (closed loop) of the messages created since the last tick.
     first_due: Option<Duration>,
     stalls: StallDetector,
     schedules: Vec<ArrivalSchedule>,
@@ -138,8 +139,8 @@ impl SourceCollector {
         self.monitor.poll(
             now,
             match interrupt.requested() {
-                // A controller of the load, such as a Locust master, handles a request to stop itself and then ends the
-                // load, so ignore the request here.
+                // Ignore a request to stop if the load has a controller, such as a Locust master, because the
+                // controller handles the request itself and then ends the load.
                 StopRequest::Stop if control.is_some() => StopRequest::Nothing,
                 request => request,
             },
@@ -184,9 +185,9 @@ impl SourceCollector {
 }
 
 impl SourceLoad {
-    /// Returns the time for which load was offered. In an open loop, it begins when the first message was due, and ends
-    /// when no more messages were due or the last one was taken up. In a closed loop, it lasts from the first message
-    /// to the end of the last attempt.
+    /// Returns how long load was offered, from the first message on. A closed loop ends with the last attempt. If
+    /// sessions have taken up all messages of an open loop, the loop ends when the last message was due or, if later,
+    /// was taken up. An open loop with messages left ends at its planned end, or earlier if it is stopped.
     fn offered_time(&self, now: Duration) -> Option<Duration> {
         let total = &self.total;
         let options = &self.context.options;
@@ -203,8 +204,9 @@ impl SourceLoad {
     }
 
     /// Returns the number of messages that were due after the warm-up, or `None` in a closed loop. If the server went
-    /// away, this includes the messages that were due until the planned end. If only messages of the last moments were
-    /// not created, they do not count as due, because the load ended before they could be late.
+    /// away, this includes the messages that were due until the planned end. If all missing messages were due within
+    /// `LAST_MOMENTS` before the end, returns the number of created messages instead, because the load ended before the
+    /// source could create the rest.
     fn due(&self, ending: Ending) -> Option<u64> {
         let options = &self.context.options;
         let created = self.total.created - self.total.warm_up.created;
@@ -219,8 +221,9 @@ impl SourceLoad {
         Some(if is_behind { until(end)? } else { created })
     }
 
-    /// Returns the number of messages that were due after the warm-up in each stage of the load. The list is empty if
-    /// all due messages were created, because the created messages of each stage are then counted instead.
+    /// For each stage of the load, returns the number of messages that were due after the warm-up. Returns an empty
+    /// list if all due messages were created. The record then gives the number of created messages of each stage as the
+    /// number of due messages.
     fn due_by_stage(&self, ending: Ending) -> Vec<u64> {
         let context = &self.context;
         let created = self.total.created - self.total.warm_up.created;
@@ -240,8 +243,8 @@ impl SourceLoad {
         begins.zip(&context.load_stage_ends).map(|(begin, end)| due_by(*end).saturating_sub(due_by(begin))).collect()
     }
 
-    /// Counts the messages that have become due so far. The time of the last two tallies is left out, because the
-    /// workers' counts for it have not arrived yet.
+    /// Counts the messages that have become due so far. Leaves out the last two report intervals, because the workers
+    /// may not have reported the messages of these intervals yet.
     fn count_due(&mut self, now: Duration) {
         let now = now.saturating_sub(2 * TALLY_INTERVAL);
         let until = self.stopped_at.into_iter().chain(self.context.plan.until()).fold(now, Duration::min);
@@ -355,7 +358,7 @@ impl MonitoredLoad for SourceLoad {
         };
         use_figures(&RunningFigures {
             stages: &|of| stage(total, now, of),
-            // Subtract messages in transit, because it is still open whether they will be late.
+            // Do not count messages in transit as finished, because nobody knows yet whether they will be late.
             finished: (total.created - total.warm_up.created).saturating_sub(total.open_messages()),
             created_units: total.recipients_created,
             ledger: &ledger,
@@ -363,8 +366,8 @@ impl MonitoredLoad for SourceLoad {
     }
 }
 
-/// Begins to observe the host. A source that belongs to a bench, is controlled by another program or sends only a part
-/// of a load does not watch which other processes are busy.
+/// Begins to record how busy this host is. Does not watch which other processes are busy if the source belongs to a
+/// bench, is controlled by another program, or sends only a part of a load.
 pub(super) fn observe_host(options: &SourceOptions) -> LoadHost {
     let is_alone = options.outputs.live != LiveMode::Json && options.control.is_none() && options.shard.is_none();
     let servers = if is_alone { std::slice::from_ref(&options.to) } else { &[] };

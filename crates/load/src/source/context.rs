@@ -12,7 +12,7 @@ use mailrun_net::Endpoint;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// State of a run. Workers only read it, except for the plan, from which they claim messages, and the list of replies.
+/// State that all workers share. They change only the plan, from which they claim messages, and the list of replies.
 #[derive(Debug)]
 pub(super) struct SourceContext {
     pub(super) options: SourceOptions,
@@ -24,12 +24,13 @@ pub(super) struct SourceContext {
     /// Domains of the recipients, or `None` if there is only one domain.
     pub(super) domains: Option<RecipientDomains>,
     pub(super) plan: Arc<LoadPlan>,
-    /// Time at which this part began, if the load is divided into parts.
+    /// Planned and actual start of this part of the load, or `None` if the load is not divided into parts.
     pub(super) shard_start: Option<ShardStart>,
     pub(super) began: Duration,
-    /// Start of second 0 of the record: when the load began or, for a part of a load, when all parts should begin.
+    /// Start of second 0 of the record: the beginning of the load or, if the load is divided into parts, the beginning
+    /// that is planned for all parts.
     pub(super) zero: Duration,
-    /// End of the warm-up. Messages that were created earlier are counted, but not timed.
+    /// Monotonic time at which the warm-up ends. Messages that were created earlier are counted, but not timed.
     pub(super) warm_up_until: Duration,
     /// Times at which the stages of the load end; empty if the load has no stages.
     pub(super) load_stage_ends: Vec<Duration>,
@@ -41,7 +42,7 @@ pub(super) struct SourceContext {
 
 impl SourceContext {
     /// Returns the number of the stage of the load in which a message is due, counted from 1. Returns 0 if the load has
-    /// no stages, or if the stage has no figures of its own.
+    /// no stages, or if the stage comes after the first `MAX_LOAD_STAGES`. Only these have figures of their own.
     #[inline]
     pub(super) fn load_stage(&self, due: Duration) -> u8 {
         if self.load_stage_ends.is_empty() { 0 } else { load_stage(&self.load_stage_ends, due) }
@@ -58,7 +59,7 @@ impl SourceContext {
 
 #[cold]
 fn load_stage(ends: &[Duration], due: Duration) -> u8 {
-    // A message that is due at the end of a stage belongs to the next one or, after the last one, to the last.
+    // A message that is due when a stage ends belongs to the next stage or, if there is none, to the last one.
     let place = ends.partition_point(|end| *end <= due).min(ends.len() - 1);
     if place < MAX_LOAD_STAGES { place as u8 + 1 } else { 0 }
 }

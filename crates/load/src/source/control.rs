@@ -1,9 +1,7 @@
-//! Lets other code, such as a worker of a Locust master, control a running load: it sets the number
-//! of users, ends the load, and takes the counts so far. A user is a session or, in an open loop, a
-//! share of the rate.
+//! Lets other code, such as a worker of a Locust master, control a running load: set the number of users, end the load,
+//! and take the counts so far. A user is a session or, in an open loop, a share of the rate.
 //!
-//! The collector passes on the counts of each worker four times per second, so the control takes no
-//! time for single messages.
+//! The collector passes on the counts of each worker four times per second, so the control costs nothing per message.
 use super::plan::LoadPlan;
 use mailrun_lock::lock;
 use mailrun_measurement::errors::Errors;
@@ -17,7 +15,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Binary logarithm of how many message numbers each host of a distributed load has for itself.
+/// A message number has two parts: the upper bits identify the host, and this number of lower bits numbers the messages
+/// of that host.
 pub(crate) const NUMBERS_LOG2: u32 = 30;
 
 #[derive(Clone, Debug, Default)]
@@ -28,22 +27,19 @@ pub struct LoadCounts {
     pub rejected: u64,
     pub failed: u64,
     pub bytes: u64,
-    /// Times from when a message was created (closed loop) or due (open loop) until it was
-    /// accepted.
+    /// Times from when a message was created (closed loop) or due (open loop) until it was accepted.
     pub accepted_times: Latencies,
     /// Times from when a message was created (closed loop) or due (open loop) until its last byte
     /// was handed to the kernel.
     pub sent_times: Latencies,
     /// Open loop only: times from when a session took a message up until it was accepted.
     pub service_times: Latencies,
-    /// Times from when a message was created (closed loop) or due (open loop) until it was rejected
-    /// or failed.
+    /// Times from when a message was created (closed loop) or due (open loop) until it was rejected or failed.
     pub ended_times: Latencies,
     pub phases: PhaseTimes,
     pub errors: Errors,
-    /// For each second of Unix time, the number of messages that ended, and how many of them were
-    /// not accepted. A message may count a quarter of a second late, because workers report that
-    /// often.
+    /// For each second of Unix time, the number of messages that ended, and how many of them were not accepted. A
+    /// message may count up to a quarter of a second late, because workers report four times per second.
     pub ended_by_second: BTreeMap<u64, (u64, u64)>,
 }
 
@@ -79,11 +75,11 @@ impl LoadCounts {
 #[derive(Debug)]
 pub struct LoadControl {
     users: Mutex<UserTarget>,
-    /// Copy of the number of users, which sessions read for each message without the lock.
+    /// Copy of the number of users, so that sessions can read it for each message without a lock.
     sessions: AtomicU32,
     first_message: u64,
     interrupt: Interrupt,
-    /// Time at which the load stops waiting for messages in transit. `None` until the load is drained.
+    /// Time at which the load stops waiting for messages in transit, or `None` until `drain` is called.
     drain_deadline: Mutex<Option<Duration>>,
     counts: Mutex<LoadCounts>,
     plan: OnceLock<Weak<LoadPlan>>,
@@ -97,7 +93,7 @@ pub(super) struct UserTarget {
 }
 
 impl LoadControl {
-    /// Creates the control of a load with `users` users at first. Its messages are numbered from
+    /// Creates a control for a load that begins with `users` users. The load's messages are numbered from
     /// `first_message`, so that several hosts can use different numbers.
     pub fn new(users: u32, first_message: u64, interrupt: Interrupt) -> Self {
         Self {
@@ -156,7 +152,8 @@ impl LoadControl {
         self.first_message
     }
 
-    /// Returns the numbers of the load's messages, up to the first number of the next host.
+    /// Returns the message numbers that this load may use. The range ends before the first number of the next host, so
+    /// that two hosts never use the same number.
     pub(super) fn message_numbers(&self) -> Range<u64> {
         let next_host = (self.first_message >> NUMBERS_LOG2) + 1;
         self.first_message..next_host << NUMBERS_LOG2
@@ -170,8 +167,8 @@ impl LoadControl {
         *lock(&self.drain_deadline)
     }
 
-    /// Connects this control with a load at its beginning. If [`Self::drain`] was called earlier,
-    /// the load stops at once.
+    /// Gives this control the plan of a load that is about to begin, so that [`Self::drain`] can stop the load. If
+    /// `drain` was called earlier, the load stops at once.
     pub(super) fn attach(&self, plan: &Arc<LoadPlan>) {
         let _ = self.plan.set(Arc::downgrade(plan));
         if self.drain_deadline().is_some() {

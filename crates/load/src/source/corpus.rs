@@ -8,12 +8,11 @@
 //! | a file whose first line is an mbox separator | an mbox |
 //! | a file named `*.eml` | one message |
 //!
-//! Line ends of any kind become `<CRLF>`. A message is invalid if it is empty, contains NUL, or has
-//! a line longer than 998 octets (RFC 5322 §2.1.1, §4). It is also invalid if receivers could
-//! disagree about the end of its header. Receivers could disagree if the message begins with a byte
-//! order mark or with a line that is not a header field, or if one header line ends in a bare CR
-//! and others in LF. An invalid message makes the source refuse the corpus or, if the user asked
-//! for that, is skipped and counted.
+//! Line ends of any kind become `<CRLF>`. A message is invalid if it is empty, contains NUL, or has a line longer than
+//! 998 octets (RFC 5322 §2.1.1, §4). It is also invalid if receivers could disagree about the end of its header.
+//! Receivers could disagree if the message begins with a byte order mark or with a line that is not a header field, or
+//! if one header line ends in a bare CR and others in LF. If a message is invalid, the source refuses the whole corpus.
+//! With `--corpus-skip-bad`, the source skips and counts invalid messages instead.
 //!
 //! In an mbox, a message begins at a separator that is the first line or follows an empty line.
 //! From `>From ` at the beginning of a line, one `>` is removed (mboxrd).
@@ -35,7 +34,6 @@ use std::sync::Arc;
 /// Memory in bytes that a message takes in addition to its content.
 const MESSAGE_OVERHEAD_BYTES: u64 = 256;
 const BLOCK_BYTES: usize = 64 * 1024;
-/// Beginning of the line that separates messages in an mbox file.
 const FROM_LINE_PREFIX: &[u8] = b"From ";
 /// Byte order marks of UTF-8 and UTF-16, which some editors put before a text.
 const BYTE_ORDER_MARKS: [&[u8]; 3] = [b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff"];
@@ -127,8 +125,7 @@ pub(super) fn read_file(path: &Path) -> Result<CorpusMessage> {
 /// Returns the files of a Maildir or of a directory of messages. They are sorted by name, so that
 /// the same seed chooses the same files on every host.
 fn message_files(path: &Path, limit_bytes: u64) -> Result<(&'static str, Vec<PathBuf>)> {
-    // Take a broken link for a directory, so that reading it fails with an error that names the
-    // link.
+    // Treat a broken link as a directory, so that reading it fails with an error that names it.
     let is_directory = |path: &PathBuf| path.is_dir() || path.is_symlink() && !path.exists();
     let maildir: Vec<PathBuf> = ["cur", "new"].map(|name| path.join(name)).into_iter().filter(is_directory).collect();
     let (kind, directories, wanted): (_, _, fn(&Path) -> bool) = match maildir.is_empty() {
@@ -340,8 +337,7 @@ fn without_mark(text: &[u8]) -> &[u8] {
     BYTE_ORDER_MARKS.iter().find_map(|mark| text.strip_prefix(*mark)).unwrap_or(text)
 }
 
-/// True if the line begins with `NAME:` (RFC 5322 §2.2). White space before the colon is allowed
-/// (§4.5).
+/// True if the line begins with `NAME:` (RFC 5322 §2.2). White space before the colon is allowed (§4.5).
 fn is_header_field(line: &[u8]) -> bool {
     let name_bytes = line.iter().take_while(|octet| octet.is_ascii_graphic() && **octet != b':').count();
     name_bytes > 0 && line[name_bytes..].trim_ascii_start().starts_with(b":")
@@ -356,7 +352,7 @@ fn unquote_from_line(line: FileLine<'_>) -> FileLine<'_> {
     line
 }
 
-/// A message that is being read. Each line is dot-stuffed as it comes.
+/// Builds a message from its lines. Adds a dot to each line that begins with one, as SMTP requires (RFC 5321 §4.5.2).
 #[derive(Debug, Default)]
 struct CorpusMessageBuilder {
     headers: Vec<u8>,

@@ -1,5 +1,4 @@
-//! Numbers the domains of the recipients before the run, so that results can be counted for each
-//! domain.
+//! Numbers the domains of the recipients before the run, so that results can be counted for each domain.
 //!
 //! If all recipients of a run are in one domain, the totals are enough, so there is no table.
 use super::addresses::AddressPattern;
@@ -37,8 +36,8 @@ impl RecipientDomains {
         &self.names
     }
 
-    /// Returns the number of the address's domain. All domains that are not in the table share one
-    /// number.
+    /// Returns the index of the address's domain in `names`. All domains that are not in the table share one index: the
+    /// length of `names`.
     pub(super) fn number_of(&self, address: &[u8]) -> u16 {
         let domain = memrchr(b'@', address).map_or(&[][..], |at| &address[at + 1..]);
         let known = self.numbers.get(domain).or_else(|| self.numbers.get(&domain.to_ascii_lowercase()));
@@ -54,11 +53,11 @@ pub(super) enum UnitFate {
     InDoubt,
 }
 
-/// For each recipient of a message, the number of its domain. Empty if domains are not counted.
+/// For each recipient of a message, the index of its domain in [`RecipientDomains`]. Empty if domains are not counted.
 #[derive(Debug, Default)]
 pub(super) struct MessageDomains(Vec<u16>);
 
-/// Bit in the number of a recipient's domain that marks a recipient whom the server has rejected.
+/// This bit in the number of a recipient's domain means that the server has rejected the recipient.
 const REJECTED: u16 = 1 << 15;
 
 impl MessageDomains {
@@ -76,8 +75,8 @@ impl MessageDomains {
         self.0.iter().for_each(|domain| tally.open(*domain).created += 1);
     }
 
-    /// Counts the result for each recipient of the message in the counts of its domain. For
-    /// recipients that were not rejected, `fate` returns the result.
+    /// Adds each recipient's result to the counts of its domain. `fate` returns the result of the recipient with the
+    /// given index in the envelope. Rejected recipients are counted as rejected without a call of `fate`.
     pub(super) fn count_ended(&self, tally: &mut DomainTally, fate: impl Fn(usize) -> UnitFate) {
         for (place, domain) in self.0.iter().enumerate() {
             let fates = tally.open(domain & !REJECTED);
@@ -144,8 +143,8 @@ mod tests {
     }
 
     proptest! {
-        /// Every address of a pattern must count under the number of its domain, unless there is
-        /// only one domain.
+        /// Every address that a pattern produces must be counted under its own domain. If a pattern has only one
+        /// domain, there is no table to check.
         #[test]
         fn every_address_is_counted_under_its_domain(
             typed in "(u|\\{0\\.\\.9\\}|\\{a,b\\}){1,2}@(x|\\{1\\.\\.3\\}|\\{c,D\\}){1,3}\\.(example|\\{e,F\\})",

@@ -22,8 +22,8 @@ pub struct DsnParameters {
     #[arg(long = "dsn-ret", value_name = "PART", value_parser = parts(), help_heading = HEADING)]
     pub returns: Option<Return>,
     /// Identifier of the message in notifications: a text, or a pattern in which an n in braces is replaced by the
-    /// number of the message. With the word trace in braces alone, a mailrun sink recognises notifications that do not
-    /// return the message.
+    /// number of the message. If TEXT is just the word trace in braces, a mailrun sink also recognises notifications
+    /// that do not return the message.
     // Do not write `{n}` into this help text, because clap would turn it into a line break.
     #[arg(long = "dsn-envid", value_name = "TEXT", value_parser = parse_envelope_id, help_heading = HEADING)]
     pub envelope_id: Option<EnvelopeId>,
@@ -103,8 +103,9 @@ impl DsnParameters {
         (!words.is_empty()).then(|| words.join(" "))
     }
 
-    /// Appends the DSN parameters of MAIL to `text`, in which all parameters of MAIL begin at `begin`. `number` is the
-    /// number of `message` without the bits for its stage and the warm-up.
+    /// Appends the DSN parameters of MAIL to `text`. Earlier parameters of MAIL begin at offset `begin`; if there are
+    /// none, the first DSN parameter gets no blank before it. `number` counts the messages of the run. Unlike the
+    /// sequence in `message`, `number` has no bits that mark the stage of the load and the warm-up.
     pub(crate) fn write_mail(&self, seed: u64, number: u64, message: &MessageName, begin: usize, text: &mut Vec<u8>) {
         if let Some(returns) = self.returns {
             push_parameter("RET=", returns.keyword(), begin, text);

@@ -1,5 +1,5 @@
-//! Envelopes of messages. If all messages have the same addresses and size, envelopes are rendered
-//! once. Otherwise, the envelope of each message is rendered into memory that its session reuses.
+//! If all messages have the same addresses and size, their envelope is rendered once. Otherwise, the envelope of each
+//! message is rendered into memory that its session reuses.
 use super::addresses::{AddressPattern, RecipientTag};
 use super::domains::RecipientDomains;
 use super::dsn_parameters::DsnParameters;
@@ -23,13 +23,13 @@ pub(super) enum Envelopes {
 
 #[derive(Debug)]
 pub(super) struct FixedEnvelopes {
-    /// The envelope with each combination of MAIL parameters. In the index, bit 0 means SIZE, bit 1
-    /// BODY=8BITMIME, bit 2 SMTPUTF8, and bit 3 BODY=BINARYMIME.
+    /// One envelope for each combination of MAIL parameters that a server may support. In the index, bit 0 means SIZE,
+    /// bit 1 BODY=8BITMIME, bit 2 SMTPUTF8, and bit 3 BODY=BINARYMIME.
     variants: [Arc<Envelope>; 16],
     needs_eight_bit: bool,
     needs_utf8: bool,
     body_parameter: BodyParameter,
-    /// Number of each recipient in the ledger, by its place in the envelope.
+    /// Numbers under which the ledger counts the recipients, in the order of the envelope.
     numbers: Vec<u32>,
     generator: GeneratedEnvelopes,
 }
@@ -47,24 +47,23 @@ pub(super) struct GeneratedEnvelopes {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EnvelopeInput<'a> {
     pub(super) number: u64,
-    /// The message's number as in its trace, which also contains the stage of the load and marks
-    /// messages of the warm-up.
+    /// The message's number as in its trace. Some of its bits give the stage of the load and mark messages of the
+    /// warm-up.
     pub(super) sequence: u64,
     pub(super) recipients: u32,
     pub(super) content: MessageChoice,
     pub(super) extensions: &'a Extensions,
 }
 
-/// Memory of a session for two envelopes, because the SMTP client may still use one while the next
-/// is written.
+/// Memory in which a session writes its envelopes. It has room for two, because the SMTP client may still use one while
+/// the session writes the next.
 #[derive(Debug, Default)]
 pub(super) struct EnvelopeBuffer {
     envelopes: [Option<Arc<Envelope>>; 2],
-    /// For each of the two envelopes, the numbers under which the ledger counts its recipients.
+    /// For each entry of `envelopes`, the numbers by which the ledger tells the envelope's recipients apart.
     numbers: [Vec<u32>; 2],
     current_slot: usize,
-    /// Text of an envelope: the sender, each recipient with its parameters of RCPT, and the
-    /// parameters of MAIL.
+    /// Text of an envelope: the sender, each recipient with its parameters of RCPT, and the parameters of MAIL.
     text: Vec<u8>,
     ends: Vec<usize>,
 }
@@ -74,8 +73,7 @@ pub(super) struct EnvelopeBuffer {
 struct MailParameters {
     size: Option<u64>,
     eight_bit: bool,
-    /// True for BODY=BINARYMIME. It takes precedence over `eight_bit`, because a message has only
-    /// one BODY parameter.
+    /// True for BODY=BINARYMIME. It takes precedence over `eight_bit`, because a message has only one BODY parameter.
     binary: bool,
     /// True if an address contains letters that need SMTPUTF8.
     utf8: bool,
@@ -107,8 +105,8 @@ impl Envelopes {
         }
     }
 
-    /// Returns the recipients of the message with this number, in the order of its envelope. They
-    /// are drawn again from the seed, so that messages need not keep them.
+    /// Returns the recipients of the message with this number, in the order of its envelope. Draws them again from the
+    /// seed, so that they need not be stored for each message.
     pub(super) fn recipients_of(&self, number: u64, recipients: u32) -> Vec<String> {
         let mut buffer = EnvelopeBuffer::default();
         self.generator().write_envelope([number; 2], recipients, MailParameters::NONE, &mut buffer);
@@ -128,7 +126,8 @@ impl Envelopes {
         }
     }
 
-    /// Returns the ledger's numbers of an envelope's recipients. `slot` is the envelope's index in the buffer.
+    /// Returns the numbers by which the ledger tells the recipients of an envelope apart. `slot` is the index of the
+    /// envelope in the buffer, which holds two envelopes.
     pub(super) fn recipient_numbers<'a>(&'a self, buffer: &'a EnvelopeBuffer, slot: usize) -> &'a [u32] {
         match self {
             Self::Fixed(same) => &same.numbers,
@@ -151,8 +150,8 @@ impl GeneratedEnvelopes {
         self.sender.literal().is_some() && self.recipients.is_literal() && self.dsn_parameters.is_constant()
     }
 
-    /// Renders all variants of the envelope. This is possible only if all messages have the same
-    /// addresses and size.
+    /// Renders the envelope once for each combination of MAIL parameters. This is possible only if all messages have
+    /// the same addresses and size.
     fn render_fixed(&self, recipients: u32, bytes: u64, is_eight_bit: bool) -> FixedEnvelopes {
         let mut buffer = EnvelopeBuffer::default();
         let variants = std::array::from_fn(|bits| {
@@ -185,8 +184,8 @@ impl GeneratedEnvelopes {
         buffer.reuse_envelope()
     }
 
-    /// Writes the addresses and parameters of a message, and the numbers of its recipients, into
-    /// the buffer. `sequence` is the message's number as in its trace.
+    /// Writes the addresses and parameters of a message into `buffer`, together with the numbers by which the ledger
+    /// tells the message's recipients apart. `sequence` is the message's number as in its trace.
     fn write_envelope(
         &self,
         [number, sequence]: [u64; 2],
@@ -260,8 +259,8 @@ impl EnvelopeBuffer {
         &self.text[self.ends[self.ends.len() - 2]..]
     }
 
-    /// Makes an envelope from the content of this buffer. Reuses the memory of the session's
-    /// envelope before the last one, unless the SMTP client still holds that envelope.
+    /// Makes an envelope from the content of this buffer. Overwrites the older of the two envelopes in the buffer,
+    /// unless the SMTP client still holds that envelope.
     fn reuse_envelope(&mut self) -> Arc<Envelope> {
         let mut kept = self.envelopes[self.current_slot].take();
         match kept.as_mut().and_then(Arc::get_mut) {
@@ -422,8 +421,8 @@ mod tests {
             assert_eq!(envelope, fresh, "message {number} is the same wherever it is written");
             assert_eq!(envelope.recipients(), 1 + number as usize % 3);
             assert!(envelope.mail().ends_with(b"@example.com> SIZE=109\r\n"), "{envelope:?}");
-            // Keep each envelope until the next one is made, as the SMTP client does, so that the
-            // memory of exactly two envelopes is needed.
+            // Keep each envelope until the next one is made, because the SMTP client may still be sending the previous
+            // one. The buffer must not overwrite the previous envelope, so it must use two places in memory in turn.
             held = Some(envelope);
         }
         assert!(held.is_some() && memory.len() == 2, "{} envelopes", memory.len());

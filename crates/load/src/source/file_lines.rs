@@ -1,5 +1,5 @@
-//! Reads the lines of a file with line ends of any kind, in bounded memory. Only the beginning of a
-//! line above the limit is kept.
+//! Reads the lines of a file with line ends of any kind. To limit memory, only the beginning of an overlong line is
+//! kept.
 use std::io::{self, BufRead};
 
 /// Maximum length of a line in bytes, without its end (RFC 5322 §2.1.1).
@@ -17,16 +17,14 @@ pub(super) struct FileLine<'a> {
     pub(super) end: Option<u8>,
 }
 
-/// Reads a file line by line. CR, LF or CR LF ends a line, and the last line needs no end. Several
-/// CRs before an LF belong to one line end, because a file that was converted to CR LF twice has
-/// lines that end in CR CR LF.
+/// Reads a file line by line. CR, LF or CR LF ends a line, and the last line needs no end. Several CRs before an LF
+/// belong to one line end, because a file that was converted to CR LF twice has lines that end in CR CR LF.
 #[derive(Debug)]
 pub(super) struct FileLines<R> {
     reader: R,
     text: Vec<u8>,
     number: u64,
-    /// Number of bare CRs that follow the end of the last line. Each of them ends an empty line, which is still to be
-    /// returned.
+    /// Number of bare CRs that followed the last line. Each stands for an empty line that is still to be returned.
     bare_crs: u64,
 }
 
@@ -69,7 +67,8 @@ impl<R: BufRead> FileLines<R> {
                 break;
             }
         }
-        // If no LF ended the line, its first CR did, and each further CR ends an empty line for later calls.
+        // If no LF follows the CRs, the first CR ends this line. Each further CR ends an empty line, which a later call
+        // returns.
         self.bare_crs = crs.saturating_sub(1);
         self.number += u64::from(has_begun);
         let line = FileLine { text: &self.text, bytes, number: self.number, end };

@@ -34,25 +34,25 @@ pub(super) struct OutgoingMessage {
     content: MessageChoice,
     /// Index, 0 or 1, of the message's envelope in the session's [`EnvelopeBuffer`].
     envelope_slot: usize,
-    /// Time from which latency counts: when the message was created (closed loop) or due (open
-    /// loop).
+    /// Time from which latency counts: when the message was created (closed loop) or due (open loop).
     since: Duration,
     /// Time at which the last byte of the message was handed to the kernel.
     sent: Option<Duration>,
     /// True once the peer has answered a command of the message. If the connection breaks after
     /// that, the message is given up instead of sent over another connection.
     answered: bool,
-    /// True if the connection ended before it was [certain](Event::settled) that the peer had accepted the message. The
-    /// peer may have it, so a refused session does not mean that the message was refused.
+    /// True if the connection ended after the peer seemed to accept the message, but before this was
+    /// [certain](Event::settled). Such a message counts as failed and not as rejected, even if the peer refused the
+    /// session, because the peer may have accepted it before.
     may_be_accepted: bool,
-    /// Bits of the first 64 recipients. A set bit means that the recipient was accepted.
+    /// One bit for each of the first 64 recipients, set if the peer has accepted the recipient.
     accepted: u64,
-    /// Bits of further recipients, 64 in each word. Empty for messages with up to 64 recipients.
+    /// The same bits for the recipients after the first 64, with 64 recipients in each word. Empty for messages with up
+    /// to 64 recipients.
     accepted_beyond: Vec<u64>,
     rejected: u32,
-    /// Only in LMTP: number of recipients, from the first on, for whom the peer has answered the
-    /// end of the data. The peer has taken responsibility for those of them that are still marked
-    /// as accepted (RFC 2033 §4.2).
+    /// Only in LMTP: number of recipients for whom the peer has answered the end of the data, in the order of the
+    /// envelope. Of these, the peer is responsible for those that are still marked as accepted (RFC 2033 §4.2).
     answered_recipients: usize,
     phases: MessagePhases,
     phase_ended_at: Duration,
@@ -91,11 +91,11 @@ impl OutgoingMessage {
         }
     }
 
-    /// Adds a phase of the message's dialogue. The phase began at `since`, or at the end of the
-    /// previous phase if that is later.
+    /// Adds the time of a phase, for example of RCPT, to the times of this message. The phase began at `since`, or at
+    /// the end of the previous phase if that is later.
     fn add_phase(&mut self, phase: Phase, since: Duration, now: Duration) {
-        // Replies that were read together have the same time, so only the first of them ends a
-        // phase, and the others would add phases of zero length.
+        // If several replies arrive in one read, let only the first of them end a phase. The others have the same time,
+        // so they would add phases of zero length.
         if now == self.phase_ended_at {
             return;
         }
@@ -159,7 +159,7 @@ impl OutgoingMessage {
     }
 }
 
-/// State of a session, which it keeps over several connections.
+/// State of one session of the load. When its connection ends, the session opens another one and keeps this state.
 pub(super) struct LoadSession {
     context: Arc<SourceContext>,
     worker: Rc<SourceWorkerState>,
@@ -167,8 +167,8 @@ pub(super) struct LoadSession {
     /// Messages in transit, the oldest first, to which the next replies belong. There is a second
     /// message only if its commands are sent together with the content of the first.
     messages: VecDeque<OutgoingMessage>,
-    /// Messages whose last reply has come, with the time of that reply. Their results are not
-    /// [certain](Event::settled) yet.
+    /// Messages that seem to be answered, with their results and the time of the last reply. A result may be wrong
+    /// until it is [certain](Event::settled), because the peer may have left out a reply.
     answered: VecDeque<(OutgoingMessage, Outcome, Duration)>,
     transactions: u64,
     commands_sent_at: Duration,
@@ -240,8 +240,8 @@ impl LoadSession {
         self.messages.push_back(message);
     }
 
-    /// Counts an error of the session. If it came at RCPT or later, the record shows a recipient as
-    /// an example: the one at `place` in the oldest message.
+    /// Adds an error to the tally. For an error at RCPT or later, the record names an example recipient: in the
+    /// envelope of the oldest message in transit, the recipient with the index `place`.
     fn count_error(&self, tally: &mut SourceTally, error: ErrorEvent<'_>, place: u32) {
         tally.count_error(error, self.context.zero, || {
             let message = self.messages.front().filter(|_| error.phase >= Phase::Rcpt)?;
@@ -302,9 +302,9 @@ impl LoadSession {
         self.fail_messages(MessageFailure::Failed);
     }
 
-    /// Handles the end of the connection, and gives up the messages in transit. The newest message
-    /// is kept for the next connection if the peer has neither answered its commands nor received
-    /// its content. The first message of a connection is given up even then.
+    /// Handles the end of the connection, and gives up the messages in transit. The newest message is instead kept for
+    /// the next connection if the peer has answered none of its commands and has not received its content. The first
+    /// message of a connection is always given up.
     pub(super) fn connection_ended(&mut self, ended: &SessionEnd) {
         let (verb, what) = match ended {
             SessionEnd::Closed => (None, "the peer closed the session".to_owned()),
@@ -342,7 +342,8 @@ impl LoadSession {
         self.messages.extend(kept);
     }
 
-    /// Counts the results of all messages whose results have become certain with this reply.
+    /// Must be called when a reply has made the earlier results certain. Counts the results of all answered messages,
+    /// including the message that this reply ends.
     fn settle(&mut self, event: &Event<'_>, now: Duration) {
         while let Some((message, outcome, at)) = self.answered.pop_front() {
             self.finish_transaction(message, outcome, at);
@@ -354,9 +355,9 @@ impl LoadSession {
         }
     }
 
-    /// Treats messages whose results are not certain as unanswered again, because a reply may be
-    /// missing. In LMTP, replies to commands of a later message may have been taken for replies
-    /// about recipients. The number of answered recipients is then reset.
+    /// Treats answered messages as unanswered if their results are not certain yet. If the peer left out a reply, the
+    /// replies after it were assigned to the wrong commands. In LMTP, they may have been taken for replies about
+    /// recipients, so the number of answered recipients is reset.
     fn take_back_answered(&mut self) {
         let is_certain = self.answered.is_empty() && self.messages.len() == 1;
         for (mut message, outcome, _) in self.answered.drain(..).rev() {
@@ -368,8 +369,8 @@ impl LoadSession {
         }
     }
 
-    /// Gives up all messages in transit, after the caller has counted the reason as an error. A
-    /// message that the peer may have accepted counts as failed even if the session was rejected.
+    /// Gives up all messages in transit, and counts them as rejected or failed. The caller must have counted the error
+    /// already. A message that the peer may have accepted always counts as failed, because its result is unknown.
     fn fail_messages(&mut self, failure: MessageFailure) {
         self.take_back_answered();
         let Some(last) = self.messages.back().map(|job| job.claim.number) else { return };
@@ -388,8 +389,7 @@ impl LoadSession {
                 let refused =
                     if failure == MessageFailure::Rejected { rest } else { u64::from(job.rejected).min(rest) };
                 tally.recipients_rejected += refused;
-                // The whole message was sent, so the server may have accepted it without our
-                // knowledge.
+                // The whole message was sent, so the server may have accepted it without our knowledge.
                 let is_in_doubt = job.sent.is_some();
                 if is_in_doubt {
                     tally.recipients_in_doubt += rest - refused;
@@ -444,8 +444,7 @@ impl LoadSession {
         }
     }
 
-    /// Counts the accepted ones among the first `recipients` recipients of a message, and marks
-    /// them in the ledger. Returns their number.
+    /// Counts the accepted recipients among the first `recipients`, marks them in the ledger, and returns their number.
     fn count_accepted(&self, tally: &mut SourceTally, job: &OutgoingMessage, recipients: usize) -> u64 {
         let numbers = self.context.envelopes.recipient_numbers(&self.envelope_buffer, job.envelope_slot);
         let sequence = job.sequence();
@@ -460,7 +459,7 @@ impl LoadSession {
         accepted_count
     }
 
-    /// Counts the result of a message. `now` is the time of its last reply, not the present.
+    /// Counts the result of a message, whose last reply came at `now`.
     fn finish_transaction(&mut self, job: OutgoingMessage, outcome: Outcome, now: Duration) {
         self.begin_pause(job.claim.number, now);
         let all = job.claim.recipients as usize;
@@ -526,7 +525,8 @@ impl LoadSession {
             Verb::Auth => *self.auth_sent_at.get_or_insert(self.commands_sent_at),
             _ => self.commands_sent_at,
         };
-        // Time a login with several replies as one exchange, and STARTTLS with the TLS handshake.
+        // A login with several replies counts as one exchange, and STARTTLS counts together with the TLS handshake.
+        // Therefore do not record times at their intermediate replies.
         let is_whole = event.reply.code() != 334 && event.to != Verb::StartTls;
         if is_whole && event.to == Verb::Auth {
             self.auth_sent_at = None;
@@ -551,8 +551,7 @@ impl LoadSession {
         match event.to {
             _ if event.reply.code() == 421 => self.is_rejected = true,
             Verb::Greeting if !event.reply.is_positive() => self.is_rejected = true,
-            // The server may still accept HELO after it has refused EHLO, so the last reply
-            // decides.
+            // The server may still accept HELO after it has refused EHLO, so the last reply decides.
             Verb::Hello => self.is_rejected = !event.reply.is_positive(),
             _ => {}
         }
@@ -560,8 +559,7 @@ impl LoadSession {
 }
 
 impl Drop for LoadSession {
-    /// Records that the session has ended. During a panic, counts an error and gives up the
-    /// messages in transit.
+    /// Records that the session has ended. During a panic, counts an error and gives up the messages in transit.
     fn drop(&mut self) {
         self.worker.session_ended(&self.park_entry);
         if !std::thread::panicking() {
@@ -592,8 +590,7 @@ impl MessageSource for LoadSession {
         if let Some(dialogue) = &mut self.dialogue {
             dialogue.tls_established(handshake);
         }
-        // The server sends its greeting or its reply to EHLO only after the handshake, so begin to
-        // time that reply now.
+        // The server sends its greeting or its reply to EHLO only after the handshake, so begin to time that reply now.
         let now = clock::now();
         self.commands_sent_at = now;
         self.connected_at = now;
@@ -613,7 +610,7 @@ impl MessageSource for LoadSession {
         if is_full {
             return Poll::Ready(NextAction::Quit);
         }
-        // Only a streaming session without pauses may begin a message before the last is answered.
+        // Only a streaming session without pauses between messages may begin a message before the last one is answered.
         if early && (options.pipelining != Pipelining::Stream || options.think.is_some()) {
             return Poll::Ready(NextAction::Nothing);
         }
@@ -752,7 +749,8 @@ fn phase_of(verb: Verb) -> Phase {
     }
 }
 
-/// Returns the command under which the failure that ended the session is counted.
+/// Returns the command at which `cause` counts as an error. For example, a server that does not offer STARTTLS causes
+/// an error at STARTTLS.
 fn failed_verb(cause: GaveUp) -> Verb {
     match cause {
         GaveUp::NoTls | GaveUp::TlsRefused => Verb::StartTls,
@@ -762,14 +760,12 @@ fn failed_verb(cause: GaveUp) -> Verb {
     }
 }
 
-/// Returns true if the session ended because of a negative reply. Such a reply was counted as an
-/// error when it came.
+/// Returns true if the session ended because of a negative reply. Such a reply was counted as an error when it came.
 fn was_rejected(cause: GaveUp) -> bool {
     matches!(cause, GaveUp::TlsRefused | GaveUp::NotAuthenticated | GaveUp::XclientRefused)
 }
 
-/// Maximum number of lines of a message that the dialogue shows. Of a longer message, it shows only
-/// the number of lines.
+/// Maximum number of lines of a message that the dialogue shows. If there are more, it shows only their number.
 const MAX_LINES: u64 = 200;
 
 #[derive(Debug)]

@@ -1,6 +1,5 @@
-//! Templates of the messages that a source sends. A template is rendered, dot-stuffed and
-//! checksummed once. For each message, only its sequence number, its time and its Message-ID are
-//! patched in place.
+//! Templates of the messages that a source sends. A template is rendered, dot-stuffed and checksummed once. For each
+//! message, only its sequence number, its time and its Message-ID are patched in place.
 use super::corpus::CorpusMessage;
 use super::options::TraceHeaders as Tracing;
 use anyhow::{Context, Result, bail};
@@ -14,8 +13,8 @@ use std::time::Duration;
 
 /// Length of a line of filler text in bytes, including `<CRLF>`.
 const LINE_BYTES: usize = 80;
-/// Maximum size in bytes of a body that is copied behind its header. A longer body is written from
-/// its own memory, without a copy.
+/// A body of at most this size in bytes is copied into the send buffer, behind its header. A longer body is written to
+/// the socket from its own memory, without a copy.
 const COPY_LIMIT: usize = 16 * 1024;
 const ID_DIGITS: usize = 16;
 const AUTO_SUBMITTED: &[u8] = b"Auto-Submitted: auto-generated\r\n";
@@ -51,13 +50,13 @@ impl TraceStamp {
         Self { run, trace_headers: traced, clock, numbering, clock_offset, zero, auto_submitted: false }
     }
 
-    /// Returns the first time from `now` on at which a run may begin. A trace states when the
-    /// seconds of the run begin only in steps of 1/128 s, so a run must begin at such a step.
+    /// Returns the first time, not before `now`, at which a run may begin: a multiple of 1/128 s, because traces state
+    /// the start of the run's seconds with this precision.
     pub(super) fn next_zero(&self, now: Duration) -> Duration {
         ZeroPhase::next_step(now + self.clock_offset).saturating_sub(self.clock_offset)
     }
 
-    /// Returns the latest time, not after `then`, at which a run may begin.
+    /// Returns the last time, not after `then`, at which a run may begin: a multiple of 1/128 s, as in `next_zero`.
     pub(super) fn last_zero(&self, then: Duration) -> Duration {
         self.next_zero((then + Duration::from_nanos(1)).saturating_sub(ZeroPhase::STEP))
     }
@@ -80,8 +79,7 @@ impl TraceStamp {
     }
 }
 
-/// Beginning of a message: trace and header fields. The parts that differ between messages are
-/// patched in place.
+/// Beginning of a message: trace and header fields. The parts that differ between messages are patched in place.
 #[derive(Debug)]
 struct MessageHead {
     octets: Vec<u8>,
@@ -90,8 +88,7 @@ struct MessageHead {
 }
 
 impl MessageHead {
-    /// Builds the head from `headers`, which must already be dot-stuffed. `checksum` must be the
-    /// checksum of the body.
+    /// Builds the head from `headers`, which must already be dot-stuffed. `checksum` must be the checksum of the body.
     fn new(stamp: TraceStamp, checksum: u32, headers: &[u8], identity: MessageIdMode) -> Self {
         let mut octets = Vec::new();
         if stamp.trace_headers == Tracing::On {
@@ -107,14 +104,13 @@ impl MessageHead {
         Self { octets, stamp, id_at }
     }
 
-    /// Sets the time at which the first second of the run begins. Traces state when its seconds
-    /// begin, so that the source and the sink count events in the same seconds.
+    /// Sets the time at which the run begins. Traces contain the fraction of a second in this time,
+    /// so that source and sink divide the run into the same seconds.
     fn set_zero(&mut self, zero: Duration) {
         self.stamp.zero = ZeroPhase::of(zero + self.stamp.clock_offset);
     }
 
-    /// Appends the head of a message with this sequence number and start time, and returns the
-    /// appended bytes.
+    /// Appends the head of a message with this sequence number and start time, and returns the appended bytes.
     fn render<'b>(&self, sequence: u64, since: Duration, bytes: &'b mut Vec<u8>) -> &'b mut [u8] {
         let start = bytes.len();
         bytes.extend_from_slice(&self.octets);
@@ -132,8 +128,7 @@ impl MessageHead {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MessageIdMode {
-    /// The sequence number replaces the digits of the first Message-ID, so that no two messages
-    /// have the same.
+    /// The sequence number replaces the digits of the first Message-ID, so that no two messages have the same.
     Patched,
     Unchanged,
 }
@@ -165,8 +160,7 @@ impl MessageTemplate {
         }
     }
 
-    /// Builds the template from a message of a corpus, which is already dot-stuffed. Its own
-    /// Message-ID is kept.
+    /// Builds the template from a message of a corpus, which is already dot-stuffed. Its own Message-ID is kept.
     pub(super) fn from_corpus(stamp: TraceStamp, message: CorpusMessage) -> Self {
         Self {
             head: MessageHead::new(stamp, message.checksum, &message.headers, MessageIdMode::Unchanged),
@@ -192,9 +186,9 @@ impl MessageTemplate {
     }
 }
 
-/// Messages of many sizes, whose bodies are prefixes of one long body. A body is cut at a line end,
-/// where the checksum is known, and a header line fills the remaining bytes. So no message needs
-/// its own rendering or checksum.
+/// Messages of many sizes, whose bodies are prefixes of one long body. A body consists of whole
+/// lines, because the checksum is stored for each number of lines. A header field of variable
+/// length makes up the remaining bytes of the size.
 #[derive(Debug)]
 pub(super) struct SizedTemplate {
     head: MessageHead,
@@ -203,15 +197,14 @@ pub(super) struct SizedTemplate {
     checksums: Vec<u32>,
 }
 
-/// Header field for the bytes that remain if the body has only whole lines. It has at least 11
-/// bytes, because a shorter field would have no value.
+/// Header field that brings a message to its exact size, because the body has only whole lines. The source uses as many
+/// bytes of it as are missing, but no fewer than 11: `X-Fill: X` and a line end.
 const FILLER: &[u8; 91] =
     b"X-Fill: XXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXX";
 const MIN_FILLER_BYTES: usize = 11;
 
 impl SizedTemplate {
-    /// Builds the body for messages of up to `max_bytes` bytes. `fields` is the header block
-    /// without its empty line.
+    /// Builds the body for messages of up to `max_bytes` bytes. `fields` is the header block without its empty line.
     pub(super) fn new(stamp: TraceStamp, fields: &[u8], max_bytes: usize) -> Self {
         let lines = max_bytes.saturating_sub(stamp.bytes() + fields.len() + 2) / LINE_BYTES;
         let body = filler_text(lines * LINE_BYTES);
@@ -253,8 +246,7 @@ impl SizedTemplate {
         outbox.bytes().extend_from_slice(data::END_OF_DATA);
     }
 
-    /// Returns how many body lines and how many bytes of the filler line a message of this size
-    /// must have.
+    /// Returns how many body lines, and how many bytes of the filler field, give a message of `size` bytes.
     fn split(&self, size: u64) -> (usize, usize) {
         let room = usize::try_from(size).unwrap_or(usize::MAX).saturating_sub(self.head.octets.len() + 2);
         match (room / LINE_BYTES, room % LINE_BYTES) {
@@ -317,8 +309,7 @@ fn filler_text(bytes: usize) -> Vec<u8> {
     let mut body = Vec::with_capacity(bytes);
     while body.len() < bytes {
         let left = bytes - body.len();
-        // Make this line one byte longer, because a last line of one byte could not hold its own
-        // line end.
+        // If one byte would be left for another line, add it to this line, because a line end alone takes two bytes.
         let line = if left == LINE_BYTES + 1 { left } else { left.min(LINE_BYTES) };
         let content = line - 2;
         if content > 0 {

@@ -1,5 +1,4 @@
-//! The mail of a run: one message that is sent many times, messages of a set, or messages cut to
-//! random sizes.
+//! The mail of a run: one message that is sent many times, messages of a set, or messages cut to random sizes.
 use super::addresses::{AddressPattern, RecipientTag};
 use super::corpus;
 use super::message::{self, MessageIdMode, MessageTemplate, SizedTemplate, TraceStamp};
@@ -14,15 +13,14 @@ use mailrun_schedule::distribution::{Distribution, RandomStream, SeededRng};
 use std::time::Duration;
 
 const DEFAULT_BYTES: u64 = 400;
-/// Default sizes of MIME messages. Half of the messages are below 24 KB, and one in a hundred is
-/// above 800 KB.
+/// By default, half of the MIME messages are below 24 KB, and one in a hundred is above 800 KB.
 const DEFAULT_MIME_SIZES: &str = "lognormal:24576,1.5";
 
 #[derive(Debug)]
 pub(super) enum MessageSet {
     /// All messages are the same except for their number and time.
     Fixed(MessageTemplate),
-    /// Each message has one of these templates, which the seed and the message's number choose.
+    /// Each message uses one of these templates. The seed and the message's number decide which.
     OneOf { templates: Vec<MessageTemplate>, seed: u64 },
     /// Each message has a random size of at least `least` bytes.
     BySize { template: SizedTemplate, sizes: Distribution, least: u64, seed: u64 },
@@ -46,15 +44,14 @@ pub(super) struct PreparedMessages {
 #[derive(Clone, Debug, Default)]
 pub(super) struct MessageSetSummary {
     pub(super) mean_bytes: f64,
-    /// Distribution of sizes, if they vary. `None` for a corpus, because its messages have their
-    /// own sizes.
+    /// Distribution of sizes, if they vary. `None` for a corpus, because its messages have their own sizes.
     pub(super) sizes: Option<Varied>,
     pub(super) corpus: Option<CorpusRow>,
     pub(super) mime_messages: Option<u64>,
 }
 
 impl PreparedMessages {
-    /// Prepares the messages that the options ask for.
+    /// Reads the messages from the file or corpus that the options name, or generates templates for them.
     ///
     /// # Errors
     ///
@@ -150,8 +147,8 @@ impl PreparedMessages {
 }
 
 impl MessageSet {
-    /// Chooses the content of the message with this number. `number` must not contain the mark of
-    /// the warm-up, so that a warm-up does not change the choice.
+    /// Chooses the content of the message with this number. The caller must clear the bit of `number` that marks
+    /// messages of the warm-up, so that a message has the same content with and without a warm-up.
     pub(super) fn choose(&self, number: u64) -> MessageChoice {
         let of = |index: usize, template: &MessageTemplate| MessageChoice {
             index,
@@ -172,7 +169,7 @@ impl MessageSet {
         }
     }
 
-    /// Returns the template if all messages have the same size and need the same extensions.
+    /// Returns the template if all messages of the run come from a single one.
     pub(super) fn fixed_template(&self) -> Option<&MessageTemplate> {
         match self {
             Self::Fixed(template) => Some(template),
@@ -196,8 +193,7 @@ impl MessageSet {
         }
     }
 
-    /// Renders the chosen message as a chunk (RFC 3030). A chunk has neither dot-stuffing nor an
-    /// end of data.
+    /// Renders the chosen message as a chunk (RFC 3030). A chunk has neither dot-stuffing nor an end of data.
     pub(super) fn render_chunk(&self, pick: MessageChoice, sequence: u64, since: Duration, outbox: &mut Outbox) {
         let mut message = Outbox::default();
         self.render(pick, sequence, since, &mut message);
@@ -205,7 +201,7 @@ impl MessageSet {
         if message.length() as u64 == pick.bytes {
             outbox.append(message);
         } else {
-            // Copy the message to remove stuffed dots, which only few messages have.
+            // Copy the message to remove stuffed dots. This is rare, because few messages have any.
             outbox.bytes().extend_from_slice(&mailrun_smtp::data::unstuffed(&message.to_vec()));
         }
     }
@@ -271,7 +267,8 @@ mod tests {
         MessageSet::OneOf { templates: bodies.iter().map(template).collect(), seed }
     }
 
-    /// Renders a message in which no line starts with a dot. Returns its choice and its length.
+    /// Returns the content that is chosen for this number, and the length of the rendered message.
+    /// No line of the message may start with a dot, because dot-stuffing would change the length.
     fn rendered(mail: &MessageSet, number: u64) -> (MessageChoice, usize) {
         let pick = mail.choose(number);
         let mut outbox = Outbox::default();

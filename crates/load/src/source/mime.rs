@@ -1,10 +1,9 @@
 //! Generates MIME messages that resemble mail of people. Each message has a text, the same text as
 //! HTML, and an attachment that brings it to its size.
 //!
-//! The seed determines a set of messages, from which each message is chosen. The sizes of the set
-//! are evenly spaced in the requested distribution, so that the set represents it. Because
-//! attachments consist of whole lines of Base64, a message may be up to 80 bytes smaller than
-//! requested. If the requested size leaves no room beside the text, the message has no attachment.
+//! A run sends the messages of a set that is generated from the seed. Their sizes are evenly spaced quantiles of the
+//! requested distribution. Because attachments consist of whole lines of Base64, a message may be up to 80 bytes
+//! smaller than requested. If the requested size leaves no room beside the text, the message has no attachment.
 use anyhow::{Context, Result, bail};
 use mail_builder::MessageBuilder;
 use mail_builder::headers::content_type::ContentType;
@@ -105,7 +104,8 @@ pub(super) fn messages(fields: MimeFields<'_>, sizes: &Distribution, overhead: u
         .collect()
 }
 
-/// Returns how many messages of this mean size a set has, so that it fits into [`MAX_SET_BYTES`].
+/// Returns how many messages of this mean size a set has: as many as fit into [`MAX_SET_BYTES`],
+/// but at least 1 and at most `MAX_SET_MESSAGES`.
 fn set_size(mean_bytes: f64) -> u64 {
     ((MAX_SET_BYTES as f64 / mean_bytes.max(1.0)) as u64).clamp(1, MAX_SET_MESSAGES)
 }
@@ -117,8 +117,8 @@ fn message(fields: MimeFields<'_>, bytes: u64, rng: &mut SeededRng) -> Result<Ve
     let bare = mime_text.write(fields, None)?;
     let one = mime_text.write(fields, Some(vec![0]))?.len() as u64;
     let Some(room) = bytes.checked_sub(one) else { return Ok(bare) };
-    // The message of length `one` has an attachment of a single byte, whose Base64 line takes six
-    // bytes. Add them to the room for the lines of the real attachment.
+    // The message of length `one` has an attachment of one byte, whose Base64 line has six bytes: four characters and a
+    // line end. The real attachment replaces this line, so it can use these six bytes, too.
     let lines = (room + 6) / LINE_BYTES;
     let content = usize::try_from(lines.max(1) * LINE_CONTENT_BYTES)
         .context("--message-size exceeds the memory of this machine")?;

@@ -164,8 +164,8 @@ pub fn run(options: SourceOptions) -> Result<FinishedRun> {
     Ok(collector.finish())
 }
 
-/// Returns the clock for traces. This is CLOCK_MONOTONIC if the server is on this host, because the
-/// sink then probably is, too, and otherwise Unix time.
+/// Chooses the clock for the times in traces. If the server is on this host, the sink probably is
+/// on this host as well and can read the same CLOCK_MONOTONIC. Otherwise, traces use Unix time.
 fn clock_for(server: &Endpoint) -> message::TraceClock {
     if is_loopback(server) { message::TraceClock::Monotonic } else { message::TraceClock::Wall }
 }

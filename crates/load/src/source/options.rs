@@ -34,8 +34,8 @@ pub struct SourceOptions {
     /// Size of the messages in bytes, or `None` for the default. `file` and `corpus` have their own
     /// sizes and take precedence.
     pub sizes: Option<Distribution>,
-    /// Number of recipients of each message. If there are several `recipient_patterns`, each
-    /// recipient has a pattern of its own.
+    /// Number of recipients of each message. With several `recipient_patterns`, the first recipient
+    /// has the first pattern, the second recipient the second, and so on.
     pub recipients: Distribution,
     pub reuse: Option<Distribution>,
     pub think: Option<Distribution>,
@@ -51,8 +51,7 @@ pub struct SourceOptions {
     pub file: Option<PathBuf>,
     pub corpus: Option<CorpusOptions>,
     pub mime: bool,
-    /// Rate of an open loop, which is offered however slow the server is, or `None` for a closed
-    /// loop.
+    /// Rate of an open loop, which is offered however slow the server is, or `None` for a closed loop.
     pub offered_rate: Option<OfferedRate>,
     /// Length of the warm-up that begins the load. Its messages are sent but not timed.
     pub warm_up: Option<Duration>,
@@ -62,23 +61,24 @@ pub struct SourceOptions {
     pub seed: u64,
     pub hello: String,
     pub trace_headers: TraceHeaders,
-    /// True if messages ask programs that answer mail not to answer (`Auto-Submitted`, RFC 3834).
+    /// True if messages ask autoresponders not to answer (`Auto-Submitted`, RFC 3834).
     pub auto_submitted: bool,
     /// Id of the run, or `None` to give it a new one.
     pub run: Option<RunId>,
-    /// The part that this source sends, if several machines send the load. `offered_rate` is the
-    /// total of all parts and, until the run begins, so are `messages` and `sessions`.
+    /// Share of the load that this source sends, or `None` for the whole load. When the run begins, `messages` and
+    /// `sessions` are reduced to this share. `offered_rate` stays the rate of the whole load, from whose schedule each
+    /// source takes its own due times.
     pub shard: Option<SourceShard>,
     pub allowed_targets: AllowedTargets,
     pub transport: TransportOptions,
     pub thresholds: Vec<Threshold>,
     pub abort_on: Vec<Threshold>,
-    /// Time without a working server after which the run ends, so that it does not wait forever.
+    /// If no server works for this long, the run ends instead of waiting forever.
     pub give_up_timeout: Duration,
     pub preflight: Preflight,
     pub dialogue: DialogueOutput,
     pub outputs: Outputs,
-    /// Lets a Locust master, for example, change the number of users and end the load.
+    /// Lets another program, such as a Locust master, change the number of users and end the load.
     pub control: Option<Arc<LoadControl>>,
 }
 
@@ -99,7 +99,7 @@ pub enum DialogueOutput {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TraceHeaders {
     On,
-    /// Messages have no trace, so a sink cannot tell which of them arrived.
+    /// Messages have no trace header, so a sink cannot tell which of them have arrived.
     Off,
 }
 
@@ -115,8 +115,7 @@ pub enum BodyParameter {
     /// BODY=8BITMIME if the content of the message needs it, and no parameter otherwise.
     #[default]
     Automatic,
-    /// BODY=BINARYMIME if the server offers it together with BDAT. Without BDAT it is not allowed
-    /// (RFC 3030 §3).
+    /// BODY=BINARYMIME if the server offers it together with BDAT. Without BDAT it is not allowed (RFC 3030 §3).
     Binary,
 }
 
@@ -131,13 +130,13 @@ impl SourceOptions {
         self.shard.as_ref().map_or(Shard::WHOLE, |shard| shard.part)
     }
 
-    /// Reduces the numbers of messages and sessions to the share of this part. There are no more
-    /// workers than sessions, because in an open loop nobody would send the messages of a worker
-    /// without a session.
+    /// If several sources share the load, reduces the numbers of messages and sessions to the share of this source.
+    /// Also limits the number of workers to the number of sessions: in an open loop, a worker without a session could
+    /// not send its part of the messages.
     ///
     /// # Errors
     ///
-    /// Fails if one of the parts would have no messages or no sessions.
+    /// Fails if one of the sources would have no messages or no sessions.
     pub(super) fn divided(mut self) -> Result<Self> {
         if let Some(shard) = &mut self.shard {
             shard.part.check_totals(self.messages, self.sessions).map_err(anyhow::Error::msg)?;
@@ -164,8 +163,8 @@ impl SourceOptions {
         }
     }
 
-    /// Returns the number of recipients of the message with this number. It depends only on the
-    /// seed and the number.
+    /// Chooses a random number of recipients for the message `number`. The result depends only on the seed and
+    /// `number`, so repeated calls agree.
     pub(super) fn recipients(&self, number: u64) -> u32 {
         self.recipients.sample(self.seed, RandomStream::Recipients, number) as u32
     }
@@ -187,8 +186,8 @@ impl SourceOptions {
         ArrivalSchedule::new(self.arrival, offer, began, position, workers * part.count() as usize, self.seed)
     }
 
-    /// Returns the schedule of each worker, by which its messages become due. The list is empty in
-    /// a closed loop, and if a [`LoadControl`] can change the rate.
+    /// Returns for each worker of an open loop the times at which its messages are due. Returns an
+    /// empty list in a closed loop, and if a [`LoadControl`] can change the rate.
     pub(super) fn schedules(&self, began: Duration) -> Vec<ArrivalSchedule> {
         let offer = self.offered_rate.as_ref().filter(|_| self.control.is_none());
         let schedule = |offer: &OfferedRate| {
@@ -197,9 +196,8 @@ impl SourceOptions {
         offer.map(schedule).unwrap_or_default()
     }
 
-    /// Returns how many messages become due within `end` after the start of the load. If `end` is
-    /// `None`, returns their total number. Returns `None` in a closed loop, and if a
-    /// [`LoadControl`] can change the rate.
+    /// Returns the number of messages that are due in an open loop before `end`, or `messages` if that is less or if
+    /// `end` is `None`. Returns `None` in a closed loop, and if a [`LoadControl`] can change the rate.
     pub(super) fn due_within(&self, end: Option<Duration>) -> Option<u64> {
         let offer = self.offered_rate.as_ref().filter(|_| self.control.is_none())?;
         let workers = self.workers;
@@ -210,15 +208,16 @@ impl SourceOptions {
         end.map(due).into_iter().chain(self.messages).min()
     }
 
-    /// Returns the requested mean rate of this part. Returns `None` in a closed loop, and if a
-    /// limit on messages or time cuts the stages of the load short and so changes their mean.
+    /// Returns the mean rate in messages per second that this source should offer after the warm-up. Returns `None` in
+    /// a closed loop, or if the load may end before its last stage, because the mean is then unknown.
     pub(super) fn rate_per_s(&self) -> Option<f64> {
         let offer = self.offered_rate.as_ref()?;
         let is_whole = offer.length().is_none() || (self.messages.is_none() && self.time_limit() == offer.length());
         is_whole.then(|| self.part().rate(offer.mean_per_s(self.warm_up.unwrap_or_default().as_secs_f64())))
     }
 
-    /// Returns the stages of the load, with this part's share of their rates.
+    /// Returns the stages of the load with the rates of this source. If several sources share the load, each rate is a
+    /// share of the requested rate.
     pub(super) fn own_stages(&self) -> Vec<OfferedStage> {
         let part = self.part();
         let own = |stage: OfferedStage| OfferedStage {
@@ -229,8 +228,8 @@ impl SourceOptions {
         self.offered_rate.as_ref().map(OfferedRate::stages).unwrap_or_default().into_iter().map(own).collect()
     }
 
-    /// Returns how long after the start of an open loop the message that follows the first
-    /// `messages` ones would be due.
+    /// Returns when a message of this source is due, as time from the start of an open loop. `messages` is the number
+    /// of this source's messages that are due before it.
     pub(super) fn due_after(&self, messages: u64) -> Duration {
         let position = self.part().position(messages);
         let due_s = self.offered_rate.as_ref().map_or(0.0, |offer| offer.due_s(position as f64));

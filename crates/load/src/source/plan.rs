@@ -1,5 +1,5 @@
-//! Hands out the message numbers and decides when the run ends. This is the only state that all
-//! workers change while they send, with a single atomic operation per message.
+//! Hands out the message numbers and decides when the run ends. While they send, workers change no
+//! other shared state, and each message costs only one atomic operation on this state.
 use mailrun_lock::lock;
 use std::ops::Range;
 use std::sync::Mutex;
@@ -8,7 +8,6 @@ use std::time::Duration;
 
 #[derive(Debug)]
 pub(super) struct LoadPlan {
-    /// End of the message numbers: the last message has the number `end - 1`.
     end: u64,
     until: Option<Duration>,
     next: AtomicU64,
@@ -24,8 +23,8 @@ pub(super) struct LoadPlan {
 }
 
 impl LoadPlan {
-    /// Creates a plan for messages with these numbers. `until` is the time limit on the monotonic
-    /// clock, if there is one.
+    /// Creates a plan that hands out these message numbers to the sessions. If `until` is given, the plan hands out no
+    /// more numbers after that time on the monotonic clock.
     pub(super) fn new(numbers: Range<u64>, until: Option<Duration>) -> Self {
         Self {
             end: numbers.end,
@@ -46,8 +45,7 @@ impl LoadPlan {
         (sequence < self.end).then_some(sequence)
     }
 
-    /// True if no more messages will be given out, because all have been, because time is over, or
-    /// because the load was stopped.
+    /// True if no more messages will be given out: all have been, the time limit is over, or the load was stopped.
     pub(super) fn is_over(&self, now: Duration) -> bool {
         self.stopped.load(Ordering::Relaxed)
             || self.until.is_some_and(|until| now >= until)
@@ -76,8 +74,7 @@ impl LoadPlan {
         }
     }
 
-    /// Records that a connection could not be established. If no connection was ever established,
-    /// this ends the run.
+    /// Records that a connection could not be established. If no connection was ever established, this ends the run.
     pub(super) fn record_unreachable(&self, reason: &str) {
         if !self.connected.load(Ordering::Relaxed) {
             lock(&self.failure).get_or_insert_with(|| reason.to_owned());
@@ -85,9 +82,8 @@ impl LoadPlan {
         }
     }
 
-    /// Records that a connection could not be established because this process lacked a resource.
-    /// Other sessions may have got the resource, so the run goes on. If no session ever connects,
-    /// [`Self::failure`] returns this reason.
+    /// Records that a connection could not be established because this process lacked a resource. Other sessions may
+    /// have got the resource, so the run goes on. If no session ever connects, [`Self::failure`] returns this reason.
     pub(super) fn record_resource_failure(&self, reason: &str) {
         if !self.connected.load(Ordering::Relaxed) {
             lock(&self.resource_failure).get_or_insert_with(|| reason.to_owned());

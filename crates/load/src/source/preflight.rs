@@ -1,8 +1,8 @@
 //! Tries one connection before the load: greeting, EHLO, TLS, AUTH, MAIL, RCPT, RSET and QUIT. A failure of this trial
 //! would affect every message, so the source reports it in one line, with advice, and sends no load.
 //!
-//! The counts of the run do not include the trial. A 4xx reply to MAIL or RCPT does not stop the run, because
-//! greylisting and limits cause such replies.
+//! Messages and replies of this trial connection do not count in the results of the run. A 4xx reply to MAIL or RCPT
+//! does not stop the run, because greylisting and limits cause such replies.
 use super::envelopes::{EnvelopeBuffer, EnvelopeInput, Envelopes};
 use super::message_set::MessageSet;
 use super::options::SourceOptions;
@@ -28,9 +28,9 @@ use std::time::Duration;
 
 /// Time limit for a reply in the trial. If a server takes longer to greet, the user should know that before the load.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
-/// Maximum number of the server's extensions that are kept for the record.
+/// Maximum number of extensions in the EHLO reply that the run record lists.
 const MAX_EXTENSIONS: usize = 50;
-/// Maximum number of characters that are kept of each of the server's texts.
+/// Maximum length in characters of a text from the server, such as its greeting, in the run record.
 const MAX_TEXT_CHARS: usize = 200;
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -62,11 +62,11 @@ struct PreflightResult {
 
 impl PreflightCheck {
     /// Runs the trial and returns the server's greeting and extensions. Returns `None` if this host lacks a resource
-    /// for the trial, because the load then fails as well and reports that.
+    /// for the trial: the load then fails for the same reason and reports it.
     ///
     /// # Errors
     ///
-    /// Fails if something would go wrong with every message. The error contains advice.
+    /// Fails if every message of the load would fail. The error text contains advice.
     pub(super) fn check(self: &Arc<Self>, interrupt: &Interrupt, wait: StartWait) -> Result<Option<ServerRow>> {
         loop {
             let trial = Arc::clone(self);
@@ -80,13 +80,14 @@ impl PreflightCheck {
             match ran {
                 Ok(Some(Err(error))) if is_not_listening(&error) && wait.pause() => {}
                 Ok(outcome) => return self.evaluate(outcome),
-                // If no event loop can be created, the load cannot start either, and reports the failure itself.
+                // If the event loop cannot start, skip the trial without an error. The load needs an event loop as
+                // well, and reports the failure itself.
                 Err(_) => return Ok(None),
             }
         }
     }
 
-    /// Judges the result of the trial. An `outcome` of `None` means that the user has stopped it.
+    /// An `outcome` of `None` means that the user has interrupted the trial.
     fn evaluate(&self, outcome: Option<io::Result<PreflightResult>>) -> Result<Option<ServerRow>> {
         let to = &self.options.to;
         match outcome {
@@ -124,8 +125,8 @@ impl PreflightCheck {
         Ok(PreflightResult { ended, rejections: prober.rejections, recipients, server: prober.server })
     }
 
-    /// Explains why there is no connection. Returns `None` if this host lacks a resource or an address of `--bind`,
-    /// because the load reports that itself.
+    /// Explains why the trial could not connect. Returns `None` if this host lacks a resource or an address of
+    /// `--bind`: the load then fails for the same reason and reports it.
     fn connect_failure(&self, error: &io::Error) -> Option<String> {
         let is_own = ResourceExhausted::from_error(error, self.transport.is_bound()).is_some();
         let is_own = is_own || error.kind() == io::ErrorKind::AddrNotAvailable;
@@ -158,8 +159,8 @@ impl PreflightCheck {
         if let Some(failure) = self.recipient_failure(attempt) {
             return Some(failure);
         }
-        // A rejected EHLO explains the failure only if the session never reached RCPT, because the session goes on if
-        // the server accepts HELO.
+        // A rejected EHLO explains the failure only if the session never reached RCPT. Otherwise, the session went on
+        // with HELO after the rejection, and something else has failed.
         let greeted = |refusal: &&RejectedCommand| refusal.verb == Verb::Hello && attempt.recipients == 0;
         if let Some(refusal) = attempt.rejections.iter().rev().find(greeted) {
             return Some(self.hello_failure(refusal));
@@ -212,7 +213,7 @@ impl PreflightCheck {
         }
     }
 
-    /// Explains a TLS failure: probably, the certificate or the port is wrong.
+    /// Explains a failed TLS handshake: usually, the certificate is not accepted or `--tls` does not fit the port.
     fn tls_failure(&self, error: &io::Error) -> String {
         let fault = error.get_ref().and_then(|inner| inner.downcast_ref::<HandshakeFault>());
         match fault {

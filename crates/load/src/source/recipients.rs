@@ -1,36 +1,40 @@
-//! The recipients of messages: their addresses, and the numbers by which the ledger distinguishes the recipients of a
+//! Chooses the recipients of each message, and the numbers by which the ledger distinguishes the recipients of the same
 //! message.
 //!
-//! A number consists of some bits of the hash of the address. A message's only recipient needs no number if its address
-//! is drawn from a pattern. If its address is constant, a number costs nothing, and shows whether mail arrived under
-//! another address. For several recipients, the source draws addresses until their numbers differ
-//! ([`RecipientNumbering::address_bits`]). More bits cost the ledger more memory, and fewer bits cost more draws.
+//! A recipient's number consists of some bits of the hash of the address ([`RecipientNumbering::address_bits`]). If two
+//! recipients of a message have the same number, the source chooses another random address for one of them. With more
+//! bits per number, the ledger takes more memory. With fewer bits, equal numbers are more frequent. If each message has
+//! a single recipient, an address from a pattern always has the number 0. A constant address even then has a number
+//! from its hash, which shows whether mail arrived under another address and costs no memory.
 //!
-//! With `--tag-recipients`, the number is written into the address instead. A server may then rewrite the domain, as
-//! long as it keeps the local part. `to@b` becomes `to0@b`, `to1@b` and so on. A pattern, or an address that ends in a
-//! digit, gets `+0`.
+//! With `--tag-recipients`, the source instead writes the number into the local part of the address. A server may then
+//! rewrite the domain, as long as it keeps the local part. `to@b` becomes `to0@b`, `to1@b` and so on. If the address
+//! comes from a pattern or its local part ends in a digit, a `+` separates the number: `to7@b` becomes `to7+0@b`.
 use super::addresses::{AddressPattern, RecipientTag};
 use anyhow::{Result, anyhow, bail};
 use mailrun_measurement::trace::{MAX_RECIPIENTS, RecipientId, RecipientNumbering};
 use mailrun_schedule::distribution::SeededRng;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Minimum number of bits of a recipient's number, for patterns with many addresses. With 6 bits, a message has 64
-/// possible numbers, so the ledger takes 64 bits of memory per message.
+/// If a pattern has many addresses, a recipient's number consists of at least this many bits of the address's hash.
+/// With 6 bits, there are 64 numbers. For each number, the ledger takes one bit of memory per message.
 const MIN_BITS: u32 = 6;
-/// The ledger has this many numbers for each recipient of a message, so that two addresses rarely share a number.
+/// For each recipient of a message, there are at least this many different numbers. For example, a message with 10
+/// recipients needs at least 80, so that two random addresses rarely have the same number.
 const NUMBERS_PER_RECIPIENT: u64 = 8;
-/// Minimum number of bits of a recipient's number if there are few addresses. These bits cost no memory, because the
-/// ledger's memory then depends only on the number of addresses. With 16 bits, an address that the source did not name
-/// has the number of a given recipient with a probability of only 1 in 65,536.
+/// If the patterns have few addresses, a recipient's number consists of at least this many bits of the address's hash.
+/// More bits then cost no memory, because the ledger takes memory only for numbers that occur, at most one for each
+/// address. With 16 bits, a wrong address to which the server delivers has the expected number with a probability of
+/// only 1 in 65,536.
 const MIN_BITS_OF_FEW: u32 = 16;
-/// Maximum number of random draws for a recipient. After that, the pattern is searched for an address with a free
-/// number.
+/// If another recipient of the message has the same number, the source chooses another random address, at most this
+/// many times. After that, it tries the addresses of the pattern one after another until one has an unused number.
 const MAX_DRAWS: u32 = 32;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecipientTags {
-    /// The ledger distinguishes recipients by their addresses, which stay as they are.
+    /// The source does not change the addresses, and the ledger distinguishes recipients by the hashes of their
+    /// addresses.
     Off,
     /// The source adds a number to the local part of each recipient.
     On,
@@ -41,10 +45,10 @@ pub(super) struct Recipients {
     /// One pattern for each recipient of a message, or a single pattern for all of them.
     patterns: Vec<RecipientPattern>,
     numbering: RecipientNumbering,
-    /// Numbers of constant addresses, which are recipients of every message. Addresses that are drawn from a pattern
-    /// must have other numbers.
+    /// Recipient numbers of the constant addresses, for example of `ann@x`. Every message goes to these addresses, so
+    /// an address from a pattern must have another number.
     reserved: Vec<u32>,
-    /// Number of the only recipient, if all messages have exactly one.
+    /// If all messages have exactly one recipient, the number of that recipient.
     only: Option<u32>,
 }
 
@@ -52,14 +56,14 @@ pub(super) struct Recipients {
 struct RecipientPattern {
     pattern: AddressPattern,
     tag: RecipientTag,
-    /// Number that is added to the recipient's address if there are several patterns. With a single pattern, the
-    /// recipient's place in the message is added instead.
+    /// Number that `--tag-recipients` adds to the address if there are several patterns. With a single pattern, the
+    /// source adds the position of the recipient in the message instead.
     number: u32,
 }
 
 impl Recipients {
-    /// Prepares recipients for messages with up to `limit` recipients each. With several patterns, each recipient of a
-    /// message has its own pattern.
+    /// Checks the patterns, and chooses how to number the recipients of a message, of which there are at most `limit`.
+    /// With several patterns, `limit` must be their number, because each message has one recipient from each pattern.
     ///
     /// # Errors
     ///
@@ -97,8 +101,9 @@ impl Recipients {
         self.patterns.iter().all(|recipient| recipient.pattern.literal().is_some())
     }
 
-    /// Appends the address of the recipient at this place to `out`, and its number to `numbers`. `numbers` must already
-    /// contain the numbers of the message's earlier recipients, so that no number occurs twice.
+    /// Appends the address of a recipient to `out`, and the recipient's number to `numbers`. `place` is the index of
+    /// the recipient in the message. `numbers` must already contain the numbers of the message's earlier recipients, so
+    /// that no number occurs twice.
     pub(super) fn write(&self, rng: &mut SeededRng, place: u32, numbers: &mut Vec<u32>, out: &mut Vec<u8>) {
         let start = out.len();
         let (RecipientPattern { pattern, tag, .. }, tagged) = match self.patterns.as_slice() {
@@ -159,8 +164,9 @@ fn numbering_of_one(patterns: &[AddressPattern]) -> RecipientNumbering {
     }
 }
 
-/// Returns for each pattern how a number is added to its address and, if there are several patterns, which number. A
-/// constant address that already ends in a number is not changed, unless an earlier address ends in the same number.
+/// Returns for each pattern how `--tag-recipients` changes its addresses. With several patterns, also returns the
+/// number that each pattern's recipient gets. A constant address stays unchanged, unless an earlier one ends in the
+/// same number. An address without a number counts as number 0.
 fn tags_of(patterns: &[AddressPattern]) -> Vec<(RecipientTag, u32)> {
     if let [pattern] = patterns {
         return vec![(pattern.tag(), 0)];
@@ -179,15 +185,17 @@ fn tags_of(patterns: &[AddressPattern]) -> Vec<(RecipientTag, u32)> {
     tagged.collect()
 }
 
-/// Returns the smallest number of address bits with which the recipients of every message can have different numbers.
+/// Chooses how many bits of an address's hash become the recipient's number. Takes the fewest bits with which all
+/// addresses of the short patterns have different numbers, but not less than the minimum.
 ///
 /// # Errors
 ///
-/// Fails if a message cannot have that many different addresses.
+/// Fails if the patterns do not have enough different addresses for `limit` recipients.
 fn numbering_of(patterns: &[AddressPattern], limit: u64) -> Result<RecipientNumbering> {
     let wide_bits = (limit * NUMBERS_PER_RECIPIENT).next_power_of_two().ilog2().max(MIN_BITS);
     let is_wide = |pattern: &&AddressPattern| pattern.count() > 1 << wide_bits;
-    // Map each possible address, as a hash of 32 bits, to whether a pattern consists of this address alone.
+    // Key: the 32-bit hash of an address that a pattern can produce. Value: true if one of the patterns is exactly this
+    // address.
     let mut known = BTreeMap::new();
     for pattern in patterns.iter().filter(|pattern| !is_wide(pattern)) {
         let mut address = Vec::new();
@@ -223,7 +231,7 @@ fn numbering_of(patterns: &[AddressPattern], limit: u64) -> Result<RecipientNumb
     let known: Vec<u32> = known.into_keys().collect();
     let are_different = |bits: u32| {
         let number = |hash: &u32| hash.checked_shr(32 - bits).unwrap_or_default();
-        // The hashes are sorted, so it is enough to compare neighbours.
+        // The hashes are sorted, so two equal numbers would be neighbours.
         known.is_sorted_by(|left, right| number(left) < number(right))
     };
     let least_bits = if patterns.iter().any(|pattern| is_wide(&pattern)) { wide_bits } else { MIN_BITS_OF_FEW };
@@ -231,8 +239,8 @@ fn numbering_of(patterns: &[AddressPattern], limit: u64) -> Result<RecipientNumb
     Ok(RecipientNumbering::address_bits(bits))
 }
 
-/// Checks that each pattern with few addresses has an unused address for each message, whichever addresses are drawn
-/// for the message's other recipients.
+/// Checks that the recipient of each short pattern always gets an address of its own. Fails if the other recipients of
+/// a message can take all addresses of the pattern.
 fn check_free(patterns: &[AddressPattern], is_wide: impl Fn(&&AddressPattern) -> bool) -> Result<()> {
     let literals: BTreeSet<String> =
         patterns.iter().filter_map(AddressPattern::literal).map(str::to_ascii_lowercase).collect();
@@ -277,8 +285,8 @@ mod tests {
         Recipients::new(&patterns(typed), most, tags)
     }
 
-    /// Returns the addresses of a message. Checks that their numbers differ and are the numbers
-    /// that the sink reads.
+    /// Writes the recipients of one message, and returns their addresses. Checks that the recipients have different
+    /// numbers, and that a sink can compute each number from the address alone.
     fn message(recipients: &Recipients, number: u64, count: u32) -> Vec<String> {
         let mut rng = SeededRng::new(1, RandomStream::Recipient, number);
         let mut numbers = Vec::new();

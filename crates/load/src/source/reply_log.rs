@@ -39,7 +39,7 @@ impl ReplyLog {
 
     pub(super) fn find(&self, sequence: u64) -> Option<ReplyText> {
         let (newer, older) = self.entries.split_at(self.next);
-        // Return the last reply to the message, which may have several, for example one for each rejected recipient.
+        // A message may have several replies, such as one for each rejected recipient. Reports show only the last one.
         let mut newest_first = newer.iter().rev().chain(older.iter().rev());
         newest_first.find(|logged| logged.sequence == sequence).map(|logged| logged.text)
     }

@@ -1,5 +1,4 @@
-//! Makes the run record of the source from the workers' counts, with lists of the slowest and of
-//! the missing messages.
+//! Makes the run record of the source from the workers' counts, with lists of the slowest and of the missing messages.
 use super::context::SourceContext;
 use super::options::SourceOptions;
 use super::shard_start::ShardStart;
@@ -20,8 +19,7 @@ use mailrun_process::usage_sampler::UsageSampler;
 use mailrun_schedule::run_events::RunCourse;
 use std::time::Duration;
 
-/// Number of file descriptors that the source needs for everything except its sessions, which need
-/// one each.
+/// Number of file descriptors that the source needs for everything except its sessions, which need one each.
 pub(super) const RESERVED_DESCRIPTORS: u64 = 64;
 
 pub(super) struct SourceResults<'a> {
@@ -32,8 +30,8 @@ pub(super) struct SourceResults<'a> {
     pub(super) offered_time: Option<Duration>,
     /// Number of messages that were due, or `None` in a closed loop.
     pub(super) due: Option<u64>,
-    /// Number of messages that were due in each stage of the load; empty if all due messages were
-    /// created.
+    /// Number of messages that were due in each stage of the load. Empty if all due messages were
+    /// created, because the numbers of created messages then serve instead.
     pub(super) due_by_stage: Vec<u64>,
     /// True if sessions were abandoned before their end, so that some messages may be unfinished.
     pub(super) is_abandoned: bool,
@@ -109,8 +107,8 @@ pub(super) fn record(
     record
 }
 
-/// Lists the slowest accepted messages. Their recipients are derived again from the message
-/// numbers, so that workers need not keep them.
+/// Lists the slowest accepted messages. Workers do not store the recipients of these messages, so
+/// this function derives the recipients again from the message numbers.
 fn slowest(context: &SourceContext, tally: &SourceTally, origin: Duration) -> Vec<SlowMessage> {
     let ms = |time: Duration| time.as_secs_f64() * 1e3;
     let row = |(latency, slow): (Duration, SlowTransaction)| SlowMessage {
@@ -141,9 +139,9 @@ fn missing(context: &SourceContext, tally: &SourceTally, origin: Duration) -> Ve
     tally.missing.iter().map(row).collect()
 }
 
-/// Returns the number of recipients whose result was not known when the source stopped. If all
-/// sessions ended by themselves, returns 0. If results are missing all the same, the verdict then
-/// reports that the counts contradict each other.
+/// Returns the number of recipients whose result was unknown when the source stopped. If all sessions ended normally,
+/// every recipient must have a result, so returns 0 even if results are missing. The counts in the record then do not
+/// add up, and the verdict reports this.
 fn open_units(record: &Record, tally: &SourceTally, is_abandoned: bool) -> u64 {
     let in_vain = tally.recipients_rejected + tally.recipients_failed + tally.recipients_in_doubt;
     let ended = tally.recipients_accepted + in_vain;
@@ -169,8 +167,8 @@ fn load_stages(record: &Record, known: &SourceResults<'_>, since: Stage) -> Vec<
     rows
 }
 
-/// Describes the part of the load that this source sent, for the record. Returns `None` if the load
-/// is not divided.
+/// Describes the share of the load that this source sent, for the run record. Returns `None` if no
+/// other source took part.
 fn shard_row(
     options: &SourceOptions,
     start: Option<ShardStart>,

@@ -50,9 +50,9 @@ pub(super) async fn run(context: Arc<SourceContext>, recorder: Rc<SourceWorkerSt
     }
 }
 
-/// Counts a failed attempt to connect. If no attempt has ever succeeded, this ends the run. If this
-/// host lacks a resource, such as free ports, the run ends only if the lack lasts, because other
-/// sessions may hold the resource.
+/// Counts a failed attempt to connect. If no attempt has ever succeeded, the failure ends the run.
+/// However, if this host lacks a resource, such as free ports, the run ends only after several
+/// failed attempts, because other sessions may have got the resource.
 fn count_connect_failure(
     context: &SourceContext,
     recorder: &SourceWorkerState,

@@ -10,8 +10,8 @@ use std::time::Duration;
 /// Interval at which a waiting source checks for signals and reads the wall clock again, because
 /// the clock may be set during the wait.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// Maximum time that a source waits for its start. A start that is further ahead is probably a
-/// mistake.
+/// The source refuses to wait for a start (`--start-at`) that is further ahead than this, because such a time is
+/// probably a mistake.
 const MAX_WAIT: Duration = Duration::from_secs(24 * 3600);
 
 #[derive(Clone, Debug)]
@@ -19,14 +19,14 @@ pub struct SourceShard {
     pub part: Shard,
     pub start_at: Timestamp,
     pub plan: PlanHash,
-    /// Number of messages that all parts send together, or `None` if time ends the run.
+    /// Number of messages that all sources send together, or `None` if a time limit ends the run.
     pub(super) messages: Option<u64>,
     pub(super) sessions: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ShardStart {
-    /// Time on the monotonic clock at which this part really began.
+    /// Time on the monotonic clock at which this source actually began.
     pub(super) began: Duration,
     pub(super) late: Duration,
 }
@@ -42,7 +42,7 @@ impl SourceShard {
         Self { part, start_at, plan, messages: None, sessions: 0 }
     }
 
-    /// Waits until all parts are to begin, or returns at once if that time has passed.
+    /// Waits for the start time that all sources share. If that time has passed, returns at once.
     ///
     /// # Errors
     ///
@@ -65,8 +65,7 @@ impl SourceShard {
         }
     }
 
-    /// Returns the workload of all parts together, for the record. `own` is the workload of this
-    /// part.
+    /// Returns the workload of all sources together, for the run record. `own` is the workload of this source.
     pub(super) fn whole_workload(&self, own: &Workload) -> Workload {
         let count = f64::from(self.part.count());
         let whole = |stage: &OfferedStage| OfferedStage {
@@ -95,7 +94,7 @@ mod tests {
     #[test]
     fn a_part_begins_at_its_time_and_says_if_it_is_late() {
         let interrupt = Interrupt::watch().unwrap();
-        // On a busy host, a part may start late, but hardly in all of 50 attempts.
+        // Try up to 50 times, because a busy host may delay a single start.
         let is_in_time = (0..50).any(|_| {
             let soon = shard(Timestamp::now() + Duration::from_millis(120)).wait(&interrupt).unwrap();
             assert!(clock::now() >= soon.began, "it does not begin before its time");

@@ -121,8 +121,8 @@ pub(crate) struct Transport {
 }
 
 impl Transport {
-    /// Converts the options, and reads the certificate files. `host` is the part of the server's
-    /// address before the port.
+    /// Converts the connection options to options of the SMTP client, and reads the certificate files. `host` is the
+    /// part of the server's address before the port.
     pub(crate) fn new(options: &TransportOptions, pipelining: Pipelining, host: &str) -> Result<Self> {
         let client_options = Options {
             protocol: options.protocol,
@@ -161,15 +161,14 @@ impl Transport {
         Self { options: Arc::new(options), ..self }
     }
 
-    /// Makes sessions end at this point of the dialogue instead of sending a message.
+    /// With a `point`, sessions end after that SMTP step instead of sending a message.
     pub(crate) fn stopping_after(self, point: Option<StopPoint>) -> Self {
         let options = Options { stop_after: point, ..Options::clone(&self.options) };
         Self { options: Arc::new(options), ..self }
     }
 
-    /// Records the certificates that the server presents, and whether they are trusted, even if
-    /// `--insecure` accepts any certificate. Fails without TLS, because then there are no
-    /// certificates.
+    /// Records the certificates that the server presents, and whether they are trusted, even if `--insecure` accepts
+    /// any certificate. Fails without TLS, because then there are no certificates.
     pub(crate) fn record_certificates(&mut self, options: &TransportOptions) -> Result<Arc<CertificateRecorder>> {
         let Some(ClientSecurity::Implicit(tls) | ClientSecurity::OnDemand(tls)) = &mut self.security else {
             bail!("--show-cert requires --tls starttls or --tls implicit");

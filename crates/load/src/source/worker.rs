@@ -16,23 +16,21 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-/// Interval at which a worker compares the number of its sessions with the number that it should
-/// have.
+/// Interval at which a worker compares the number of its sessions with the number that it should have.
 const CONTROL_INTERVAL: Duration = Duration::from_millis(20);
 
 pub(super) struct SourceWorkers {
-    /// Receives what each worker has counted since its last tally. The channel closes when the last
-    /// worker has ended.
+    /// Receives the tallies of all workers, each with the counts since the previous tally. The
+    /// channel closes when the last worker has ended.
     pub(super) tallies: Receiver<TallyTransfer<SourceTally>>,
     threads: Vec<JoinHandle<io::Result<()>>>,
 }
 
 impl SourceWorkers {
-    /// Waits for the threads to end, which they do after their last tally has arrived.
+    /// Waits for the threads to end. Each ends soon after it has sent its last tally.
     pub(super) fn join(self) {
         for thread in self.threads {
-            // Ignore the error, because a thread that panicked has already reported this on
-            // standard error.
+            // Ignore the error, because a thread that panicked has already reported this on standard error.
             let _ = thread.join();
         }
     }
@@ -69,8 +67,8 @@ pub(super) fn start(setting: &Arc<SourceContext>) -> Result<SourceWorkers> {
     Ok(SourceWorkers { tallies, threads })
 }
 
-/// Waits until a worker has its event loop. If the worker could not create its event loop, returns
-/// the error of its thread.
+/// Waits until the thread of a worker has created its event loop. If the thread could not create it, returns the error
+/// of the thread.
 fn wait_until_started(thread: JoinHandle<io::Result<()>>, begins: &Receiver<()>) -> Result<JoinHandle<io::Result<()>>> {
     if begins.recv().is_ok() {
         return Ok(thread);
@@ -98,8 +96,8 @@ async fn run(arguments: SourceWorkerArgs, buffers: WorkerBuffers) {
     recorder.send_last_tally();
 }
 
-/// Starts all sessions at once. If the load is controlled from outside, for example by a Locust
-/// master, then starts more or wakes surplus sessions whenever the number of users changes.
+/// Starts all sessions at once. If a controller, such as a Locust master, changes the number of
+/// users, starts more sessions, or wakes surplus ones so that they end.
 async fn keep_sessions(recorder: &Rc<SourceWorkerState>, buffers: &WorkerBuffers, presence: mpsc::Sender<()>) {
     let context = recorder.context();
     loop {

@@ -27,25 +27,23 @@ pub(super) const TALLY_INTERVAL: Duration = Duration::from_millis(250);
 /// percentile, and cost next to nothing.
 const WAKE_UP_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Interval at which a worker that waits for a due time checks whether the number of users has changed.
+/// Interval at which a worker that waits for a due time checks whether a controller has changed the number of users.
 const CONTROL_INTERVAL: Duration = Duration::from_millis(20);
 const GOLDEN_RATIO: f64 = 0.618_033_988_749_894_9;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ClaimedMessage {
-    /// Number of the message in the run, from 0. Random choices for the message depend on it.
+    /// Number of the message in the run, from 0. It determines the random choices for the message.
     pub(super) number: u64,
     /// Time at which the message was due (open loop) or claimed (closed loop).
     pub(super) since: Duration,
     pub(super) began: Duration,
     pub(super) recipients: u32,
-    /// True if the message was created during the warm-up, so that it is accounted for but not
-    /// timed.
+    /// True if the message was created during the warm-up, so that it is accounted for but not timed.
     pub(super) is_warm_up: bool,
-    /// Stage of the load in which the message was due, counted from 1, or 0 without a stage.
+    /// Number of the load stage in which the message was due, from 1, or 0 if the load has no stages.
     pub(super) load_stage: u8,
-    /// Number, stage and warm-up mark packed into one integer: the sequence number in the trace of
-    /// the message.
+    /// Sequence number in the trace header: message number, load stage and warm-up mark, packed into one integer.
     pub(super) sequence: u64,
 }
 
@@ -57,8 +55,8 @@ pub(super) struct SourceWorkerArgs {
 }
 
 impl SourceWorkerArgs {
-    /// Returns the schedule by which this worker's messages become due. If a controller sets the number of users, the
-    /// rate in the options is the rate of a single user.
+    /// Returns the schedule of the times at which this worker's messages are due. If a controller sets the number of
+    /// users, the rate in the options is the rate of a single user.
     fn schedule(&self, offer: OfferedRate, users: Option<UserTarget>) -> ArrivalSchedule {
         let options = &self.context.options;
         let Some(target) = users else { return options.schedule(offer, self.context.began, self.number, self.workers) };
@@ -69,9 +67,9 @@ impl SourceWorkerArgs {
             OfferedRate::Constant(per_user) => OfferedRate::Constant(per_user * f64::from(target.users)),
             stages @ OfferedRate::Stages(_) => stages,
         };
-        // Other hosts have the same seed and begin at the same time, so their messages would be due
-        // at the same moments. Derive this host's seed and phase from its first message number, the
-        // only value that differs between hosts.
+        // If several hosts share a load, they have the same seed and begin at the same time. To avoid that their
+        // messages are due at the same moments, derive each host's seed and phase from its first message number. Only
+        // this number differs between hosts.
         let first = options.control.as_ref().map_or(0, |control| control.first_message());
         let seed = options.seed.wrapping_add(first);
         let phase = ((first >> NUMBERS_LOG2) as f64 * GOLDEN_RATIO).fract();
@@ -79,8 +77,8 @@ impl SourceWorkerArgs {
     }
 }
 
-/// Entry of a session in the list of sessions that wait for a message. Each session has a single entry, so that a
-/// session that asks twice is not listed twice.
+/// Records whether a session is in the list of sessions that wait for a message, so that a session that asks twice is
+/// listed only once.
 #[derive(Debug, Default)]
 pub(super) struct ParkEntry(Rc<Cell<ParkState>>);
 
@@ -90,8 +88,7 @@ enum ParkState {
     Running,
     Parked,
     Woken,
-    /// The session is busy, but its entry is still in the list, because something else woke the session and it then
-    /// claimed a message.
+    /// The session took a message before the list woke it, so its entry is still in the list.
     BusyListed,
     /// The session was told to end, because the load now needs fewer sessions.
     Surplus,
@@ -103,13 +100,14 @@ struct ParkedSession {
 }
 
 impl ParkEntry {
-    /// Marks the session as waiting. Returns true if the caller must add it to the list of waiting sessions.
+    /// Records that the session waits for a message to send. Returns true if the caller must add the session to the
+    /// list of waiting sessions, because it is not on the list yet.
     fn park(&self) -> bool {
         !matches!(self.0.replace(ParkState::Parked), ParkState::Parked | ParkState::BusyListed)
     }
 
-    /// Marks the session as busy with a message. Returns true if it waited for the message. Otherwise the session was
-    /// busy before, so the server caused any delay of the message.
+    /// Records that the session has taken a message to send. Returns true if the session was waiting for the message.
+    /// Returns false if it was busy until now: a delay of the message is then due to the server and not to the source.
     fn claim(&self) -> bool {
         let (was_waiting, state) = match self.0.get() {
             ParkState::Parked => (true, ParkState::BusyListed),
@@ -200,23 +198,23 @@ impl SourceWorkerState {
         all / workers + usize::from(self.args.number < all % workers)
     }
 
-    /// Returns the number of sessions that the caller must start now. They already count as live.
+    /// Returns the number of sessions that the caller must start now, and counts them as live from now on.
     pub(super) fn missing_sessions(&self) -> usize {
         let missing = self.session_share().saturating_sub(self.live_sessions.get());
         self.live_sessions.update(|live| live + missing);
         missing
     }
 
-    /// Wakes all waiting sessions if there are more sessions than wanted. Surplus sessions then end
-    /// when they ask for a message.
+    /// Wakes all waiting sessions if the load now needs fewer of them. Woken sessions ask for a message again, and only
+    /// then learn that they are surplus and must end.
     pub(super) fn wake_surplus(&self) {
         if self.live_sessions.get() > self.session_share() {
             self.parked.borrow_mut().drain(..).for_each(ParkedSession::wake);
         }
     }
 
-    /// Returns true if the session must end because there are more sessions than wanted. For the
-    /// same session, all later calls return true as well.
+    /// Returns true if the session must end because there are more sessions than the load needs now. Once it has
+    /// returned true for a session, all later calls for that session return true as well.
     fn is_surplus(&self, entry: &ParkEntry) -> bool {
         let is_told = entry.0.get() == ParkState::Surplus;
         if !is_told && self.args.context.options.control.is_some() && self.live_sessions.get() > self.session_share() {
@@ -245,8 +243,7 @@ impl SourceWorkerState {
             return Poll::Ready(None);
         }
         let plan = &self.args.context.plan;
-        // In an open loop, latency counts from when the message was due, even if all sessions were
-        // busy then.
+        // In an open loop, latency counts from when the message was due, even if all sessions were busy then.
         let since = match &self.schedule {
             None => now,
             Some(_) if plan.is_over(now) => return Poll::Ready(None),
@@ -439,7 +436,8 @@ mod tests {
         list.pop().unwrap().wake();
         assert!(entry.claim());
         assert!(!entry.claim(), "it was busy with the message before");
-        // Something else wakes the session, so it claims a message while it is still on the list.
+        // If a session takes a message before the list wakes it, its entry stays on the list. When the session waits
+        // again, it must not be added a second time.
         park(&entry, &mut list);
         assert!(entry.claim());
         assert!(!entry.claim(), "it was busy with the message before");

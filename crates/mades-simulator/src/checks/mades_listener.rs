@@ -1,12 +1,12 @@
 //! Passes any bytes to the embedded listener of MADES, in one piece and in several. The replies must be the same, and a
-//! short input must not cause a long output. The queues must lose no message. The last byte of the input is not sent,
-//! but chooses the credentials and the length of the pieces.
+//! short input must not cause a long output. The queues must lose no message. The last byte of the input is not sent to
+//! the listener. It decides which credentials the listener demands and how long the pieces are.
 use crate::embedded::{FuzzSession, ListenerAuth, MemoryQueues, PlainCredentials, QueueLimits};
 use mailrun_mades::Password;
 
-/// Bytes that the listener may send without any input. For each byte of input it may send
-/// `SAID_FOR_EACH` more. Two inputs cause the longest output: a flow of 20 bytes, which is answered
-/// and releases a message of 600 bytes, and a disposition that returns all messages.
+/// Maximum number of bytes that the listener may send before it has received any. Each received byte allows
+/// `SAID_FOR_EACH` more bytes. Two inputs cause the most output: a flow frame of 20 bytes, which the listener answers
+/// with a flow and a message of 600 bytes, and a disposition that returns all messages to the queue.
 const SAID_BYTES: usize = 1024;
 const SAID_FOR_EACH: usize = 64;
 /// Size limit of a message in bytes. Two messages of this size fill a queue.
@@ -37,9 +37,8 @@ fn visited(octets: &[u8], choice: u8) {
         for visit in &mut visits {
             let (bytes, messages) = stored(&queues);
             let output_bytes = visit.feed(piece).len();
-            // For each piece of input, the listener sends each stored message at most once. Allow
-            // twice the bytes of each message and 128 more, because a peer may limit frames to 512
-            // bytes, and each frame has a header.
+            // For one piece of input, the listener sends each queued message at most once. If the peer limits frames to
+            // 512 bytes, frame headers lengthen the message, so allow up to twice its size plus 128 bytes.
             let limit = SAID_BYTES + SAID_FOR_EACH * octets.len() + 2 * bytes + 128 * messages;
             assert!(output_bytes <= limit, "{output_bytes} octets of {limit}");
         }

@@ -36,8 +36,8 @@ mod tests {
     use crate::embedded::QueueLimits;
     use std::path::Path;
 
-    /// Reads the seeds of the fuzz target. Each is a recorded conversation, followed by one byte
-    /// that chooses parameters of the fuzz target.
+    /// Returns the name and the content of each seed file for the fuzz target `mades_listener`. A seed is a recorded
+    /// conversation, followed by one byte that chooses parameters of the fuzz target.
     fn seeds() -> Vec<(String, Vec<u8>)> {
         let place = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/mades_listener");
         let files = std::fs::read_dir(place).unwrap().map(|file| file.unwrap().path());

@@ -22,10 +22,10 @@ use tokio_rustls::TlsAcceptor;
 
 /// Time within which a new connection must complete TLS, the login and its open frame.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time limit for writing the last output, and then again for the peer to read the close frame and disconnect.
+/// Time limit for the output at the end of a connection. Then the peer has as long again to read it and disconnect.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Number of excess connections that get an error at the same time. Further excess connections are
-/// closed at once.
+/// Maximum number of excess connections that the listener closes with an error at the same time. It closes further
+/// excess connections at once, without an error.
 const MAX_REFUSALS: usize = 16;
 /// Time within which an excess connection must complete TLS, the login and its open frame.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(2);
@@ -64,8 +64,8 @@ pub struct ListenOptions {
     pub mechanisms: ListenerAuth,
     pub tls: Option<Arc<ServerConfig>>,
     pub max_message_bytes: u64,
-    /// Maximum number of connections. An excess connection may still open and is then closed with an error, because its
-    /// client could not read the error earlier.
+    /// Maximum number of connections at the same time. An excess connection is closed with an error, but only once it
+    /// is open, because a client cannot read the error earlier.
     pub max_connections: usize,
     pub container: String,
 }
@@ -98,7 +98,7 @@ impl ListenerCounts {
     }
 }
 
-/// Serves connections until the future is dropped, which also ends all connections.
+/// Accepts and serves connections until the returned future is dropped, which also ends all connections.
 pub fn serve(
     listener: TcpListener,
     queues: MemoryQueues,
@@ -108,8 +108,8 @@ pub fn serve(
     Box::pin(accept_connections(listener, queues, options, counts))
 }
 
-/// Does the work of [`serve`]. Because `serve` boxes this future, it is compiled once in this
-/// crate, and not again in each crate that calls `serve`.
+/// [`serve`] boxes the future of this function, so that the future is compiled once in this crate, and not again in
+/// each crate that calls `serve`.
 async fn accept_connections(
     listener: TcpListener,
     queues: MemoryQueues,

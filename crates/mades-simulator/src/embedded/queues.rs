@@ -14,20 +14,20 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use tokio::sync::Notify;
 
-/// Maximum number of queues, which is needed because peers create queues by choosing their names.
+/// Maximum number of queues. Without it, a peer could create any number, because naming a queue creates it.
 const MAX_QUEUES: usize = 256;
 pub(super) const MAX_NAME_BYTES: usize = 255;
 
-/// Maximum number of messages that a consumer gets in a turn while other consumers wait. Turns of a
-/// single message would be the fairest, but each of them costs a task switch. Turns of one message
-/// therefore only happen when few messages wait.
+/// Maximum number of messages that a consumer gets in a turn while other consumers wait. Turns of a single message
+/// would be the fairest, but each turn costs a task switch. Turns therefore become that short only when few messages
+/// wait.
 const MAX_SHARE: usize = 64;
 
 /// Limit of the bytes in all queues together, as a multiple of the limit of one queue. It is needed
 /// because peers choose the number of queues.
 const TOTAL_BYTES_FACTOR: usize = 4;
 
-/// Limits of each queue. All queues together hold at most four times `bytes`.
+/// Limits that apply to each queue alone. In addition, all queues together hold at most four times `bytes`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueLimits {
     /// Number of messages, including messages that consumers hold unsettled.
@@ -79,8 +79,8 @@ struct QueueConsumer {
     notify: Arc<Notify>,
     /// Set if the consumer wants a message and will ask for it when it is notified.
     wants_message: bool,
-    /// Number of messages that the consumer got in this round. A round ends when all waiting consumers have had their
-    /// share.
+    /// Number of messages that the consumer got in the current round. A round ends when all waiting consumers have had
+    /// their share of messages.
     served: usize,
 }
 
@@ -102,11 +102,11 @@ struct MemoryQueue {
     name: String,
     waiting: VecDeque<EnqueuedMessage>,
     counts: QueueCounts,
-    /// The owner of a reserved queue, to which other consumers may attach without getting messages.
+    /// The owner of a reserved queue, who alone gets messages. Other consumers may attach to the queue, but get none.
     owner: Option<Arc<Notify>>,
     consumers: Vec<QueueConsumer>,
     last_served: Option<ConsumerId>,
-    /// Producers that wait for room. The references are weak, because a connection may end while it waits.
+    /// Producers that wait for room, as weak references, because a connection may end while it waits.
     waiting_producers: Vec<Weak<Notify>>,
 }
 
@@ -123,7 +123,7 @@ struct State {
     consumed_notify: Option<Arc<Notify>>,
 }
 
-/// The queues of the embedded broker. All clones share the same queues.
+/// The queues of the simulator's own broker, which keeps all messages in memory. All clones share the same queues.
 #[derive(Clone, Debug)]
 pub struct MemoryQueues {
     state: Arc<Mutex<State>>,
@@ -139,8 +139,8 @@ impl MemoryQueues {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Ignore poisoning: a thread that panicked under the lock did so between two complete changes, so at worst, a
-        // count is wrong by one.
+        // Go on after a thread has panicked while it held the lock, because no single change is left half done. At
+        // worst, one change is missing and a count is wrong by one.
         lock(&self.state)
     }
 
@@ -171,9 +171,8 @@ impl MemoryQueues {
         self.state().consumed_notify = Some(notify);
     }
 
-    /// Returns the `confirm_id` of a message that a consumer has accepted or rejected, and which of the two the
-    /// consumer did. Each message is returned once, in the order of the outcomes. Returns `None` until there is another
-    /// outcome.
+    /// Returns the next message that a consumer has accepted or rejected: its `confirm_id` and the outcome. Each
+    /// message is returned once, in the order of the outcomes. Returns `None` if there is no further outcome yet.
     pub fn next_consumed(&self) -> Option<(u64, DeliveryOutcome)> {
         self.state().consumed.pop_front()
     }
@@ -204,7 +203,7 @@ impl MemoryQueues {
         queue.notify_wanting(None);
     }
 
-    /// Adds a message to a queue, or returns it as the error if there is no room for it.
+    /// Adds a message to a queue. If the queue has no room for the message, returns the message as the error.
     pub fn put(&self, id: QueueIndex, message: EncodedMessage, confirm_id: Option<u64>) -> Result<(), EncodedMessage> {
         let mut guard = self.state();
         let state = &mut *guard;
@@ -222,8 +221,8 @@ impl MemoryQueues {
         Ok(())
     }
 
-    /// Returns the number of messages and of bytes that fit into the queue. If there is no room,
-    /// the caller is notified when there is.
+    /// Returns how many more messages and bytes the queue can take. If nothing fits, `notify` wakes the caller once
+    /// there is room.
     pub(super) fn room(&self, id: QueueIndex, notify: &Arc<Notify>) -> (usize, usize) {
         let mut guard = self.state();
         let state = &mut *guard;
@@ -235,8 +234,7 @@ impl MemoryQueues {
         room
     }
 
-    /// Returns true if the queue has room for a message. If not, the caller is notified when it
-    /// has.
+    /// Returns true if the queue has room for a message. Otherwise, `notify` wakes the caller once there is room.
     pub fn has_room_or_notify(&self, id: QueueIndex, notify: &Arc<Notify>) -> bool {
         self.room(id, notify) != (0, 0)
     }
@@ -296,8 +294,8 @@ impl MemoryQueues {
 }
 
 impl MemoryQueue {
-    /// Returns the number of messages and of bytes that fit if all queues together hold
-    /// `all_bytes`. Both numbers are positive, or both are 0.
+    /// Returns how many more messages and bytes this queue can take. `all_bytes` is the size of all messages in all
+    /// queues, which have a common limit. If any limit is reached, both numbers are 0, because no message fits.
     fn room(&self, limits: QueueLimits, all_bytes: usize) -> (usize, usize) {
         let messages = limits.messages.saturating_sub(self.counts.waiting + self.counts.held);
         let of_all = limits.bytes.saturating_mul(TOTAL_BYTES_FACTOR).saturating_sub(all_bytes);
@@ -307,7 +305,7 @@ impl MemoryQueue {
 
     fn add_waiting_producer(&mut self, producer: Weak<Notify>) {
         if !self.waiting_producers.iter().any(|other| other.ptr_eq(&producer)) {
-            // Remove producers that have gone, because the list of a queue that stays full would grow forever.
+            // Remove disconnected producers. Otherwise the list would grow forever while the queue stays full.
             self.waiting_producers.retain(|other| other.strong_count() > 0);
             self.waiting_producers.push(producer);
         }
@@ -320,8 +318,8 @@ impl MemoryQueue {
         Some(queued)
     }
 
-    /// Returns the next message, or makes the consumer wait for others. To prevent a deadlock, a
-    /// consumer only waits for consumers that have been notified and do not wait themselves.
+    /// Returns the next message, or `OthersFirst` if other consumers must get messages first. To prevent a deadlock, a
+    /// consumer waits only for consumers that want a message, and notifies them.
     fn next_for(&mut self, id: ConsumerId) -> TakeResult {
         let Some(at) = self.consumers.iter().position(|consumer| consumer.id == id) else { return TakeResult::Empty };
         self.consumers[at].wants_message = true;
@@ -362,7 +360,7 @@ impl MemoryQueue {
         self.consumers.iter().for_each(|consumer| consumer.notify.notify_one());
     }
 
-    /// Notifies all consumers that want a message, except `but`, if there is a message.
+    /// Notifies all consumers that want a message, if the queue is not empty. The consumer `but` is not notified.
     fn notify_wanting(&self, but: Option<ConsumerId>) {
         if !self.waiting.is_empty() {
             let hungry = self.consumers.iter().filter(|consumer| consumer.wants_message && Some(consumer.id) != but);
@@ -536,8 +534,8 @@ mod tests {
         (0..messages).for_each(|number| queues.put(id, message(&number.to_string()), None).unwrap());
     }
 
-    /// Lets each notified consumer take as many messages as it gets, until no consumer is notified. Passes each message
-    /// to `each`, which settles the message. Returns how many messages each consumer got.
+    /// Lets every notified consumer take messages until the queue gives it no more, and repeats this while any consumer
+    /// is notified. `each` must settle the messages. Returns how many messages each consumer got.
     fn messages_taken(
         queues: &MemoryQueues,
         id: QueueIndex,
@@ -548,7 +546,7 @@ mod tests {
         let mut any = true;
         while std::mem::take(&mut any) {
             for (number, (consumer, notify)) in consumers.iter().enumerate() {
-                // `enable` returns true if the consumer was notified, and uses up the notification.
+                // `enable` returns true if the queue has notified the consumer since the last call.
                 if !std::pin::pin!(notify.notified()).enable() {
                     continue;
                 }
@@ -647,7 +645,7 @@ mod tests {
                     queues.settle(queued, if own { DeliveryOutcome::Released } else { DeliveryOutcome::Accepted });
                 }
             }
-            // Every consumer asks for messages when it gets new credit, so notify all of them here.
+            // Notify all consumers, as new credit for each would do. They must then take all waiting messages.
             all.iter().for_each(|(_, notify)| notify.notify_one());
             let waiting = queues.counts(id).waiting;
             let helpings = messages_taken(&queues, id, &all, |_, message| queues.settle(message, DeliveryOutcome::Accepted));

@@ -1,5 +1,5 @@
-//! Connects one AMQP connection with the queues, without a socket or a clock. It puts incoming messages into the
-//! queues, and takes out messages for the consumers of the connection.
+//! Serves one AMQP connection of the simulator's own broker, without a socket or a clock. The session puts incoming
+//! messages into the queues, and takes out messages for the consumers of the connection.
 use super::queues::{ConsumerId, EnqueuedMessage, MAX_NAME_BYTES, MemoryQueues, QueueIndex, TakeResult};
 use bytes::{Buf, BytesMut};
 use mailrun_amqp::{
@@ -10,8 +10,8 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 
 const MAX_CREDIT: usize = 1000;
-/// No message is taken from a queue while more bytes than this wait to be written, because another
-/// consumer might get the message sooner.
+/// While more bytes than this wait to be written, the session takes no messages from the queues. Consumers on other
+/// connections may get these messages sooner.
 const OUTPUT_LIMIT: usize = 512 << 10;
 
 struct ProducerLink {
@@ -37,8 +37,7 @@ impl ConsumerLink {
     }
 }
 
-/// Says whether a connection is within the limit of connections. An excess connection is closed as
-/// soon as it is open.
+/// A connection above the limit is `Refused`: the session closes it with an error as soon as it is open.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Admission {
     Granted,
@@ -93,13 +92,13 @@ impl BrokerSession {
         }
         let done = self.process_events(input);
         if done.is_err() || self.connection.is_closed() {
-            // Remove the consumers of a closing connection, because other consumers would wait for them.
+            // Remove the consumers of the ended connection. Otherwise the queue would keep messages for them.
             self.stop_consuming();
         }
         done
     }
 
-    /// Reads until the connection is open, and then closes it with an error, which the peer could not read earlier.
+    /// Closes the connection with an error once it is open, because the peer cannot read the error earlier.
     fn refuse(&mut self, input: &mut BytesMut) -> Result<(), ConnectionError> {
         while self.connection.next_event(input)?.is_some() {}
         if self.connection.is_open() {
@@ -111,8 +110,8 @@ impl BrokerSession {
     fn process_events(&mut self, input: &mut BytesMut) -> Result<(), ConnectionError> {
         self.read_events(input)?;
         self.send_queued();
-        // Sending a message to a consumer that wants settled transfers also settles it and frees room in the queue, so
-        // handle these events before granting credit.
+        // A message that is sent as settled leaves its queue when its `Settled` event is handled. Handle these events
+        // before granting credit to producers, so that the credit includes the freed room.
         self.read_events(input)?;
         self.grant_credit();
         self.connection.write_dispositions();
@@ -203,7 +202,7 @@ impl BrokerSession {
         }
     }
 
-    /// Takes messages from the queues for links that may send, one for each link in turn.
+    /// Sends messages from the queues over all links that have credit, one message for each link in turn.
     fn send_queued(&mut self) {
         let mut more = true;
         while more && self.connection.output().remaining() < OUTPUT_LIMIT {
@@ -229,7 +228,7 @@ impl BrokerSession {
             }
         }
         if more {
-            // This connection takes no messages until its output is written, so no other consumer may wait for it.
+            // Mark the consumers as idle while the output is full, so that the queue keeps no messages for them.
             self.consumers.iter_mut().for_each(|consumer| consumer.set_idle(&self.queues));
         }
     }

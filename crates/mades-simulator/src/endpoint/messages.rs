@@ -1,8 +1,8 @@
 //! Reads the simulator's messages from the outbox, and writes replies, inbox messages, events and
 //! status documents. Payloads are passed on without a copy.
 //!
-//! Parts of a message that cannot be read count as missing, so that the endpoint answers the
-//! messages of any program. `DecodedMessage::decode` would refuse some of them.
+//! If a part of a message cannot be read, the endpoint treats this part as missing. The endpoint therefore answers even
+//! malformed messages that `DecodedMessage::decode` would refuse.
 use crate::embedded::{DecodeError, EncodedMessage, Reader, Value, Writer};
 use crate::model::{
     ConsumedMessage, DocumentKind, EndpointMode, RefusalReason, SendEventKind, SimulatorPlan, TracingValue, number_of,
@@ -19,7 +19,7 @@ use uuid::Uuid;
 
 const MAX_TEXT_BYTES: usize = 1024;
 
-/// Only this many bytes at the beginning of the payload are searched for the mRID of the document.
+/// Number of bytes at the beginning of the payload that are searched for the mRID, the identifier of a market document.
 const DOCUMENT_HEAD_BYTES: usize = 4_096;
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -32,7 +32,7 @@ pub(super) struct OutboxMessage {
     ba_message_id: Option<Box<str>>,
     ba_correlation_id: Option<Box<str>>,
     sender_application: Option<Box<str>>,
-    /// Component code of the sender, or `None` if the sender is A.
+    /// Component code of the sender, or `None` to use the sender code in the plan.
     sender_code: Option<Box<str>>,
     tracing: bool,
     body: EncodedMessage,
@@ -58,8 +58,8 @@ impl OutboxMessage {
         outbox_message
     }
 
-    /// Reads the sections before the body. Returns the position at which the body begins, if the
-    /// body is data. The data itself may be in later pieces.
+    /// Reads the sections before the body, and returns the position of the body if the body is
+    /// data. The data itself may be in later pieces.
     fn read_head(&mut self, octets: &Bytes) -> Result<Option<usize>, DecodeError> {
         let mut reader = Reader::new(octets);
         loop {
@@ -68,7 +68,7 @@ impl OutboxMessage {
                 Some(PROPERTIES) => self.read_properties(&reader.value()?, octets)?,
                 Some(APPLICATION_PROPERTIES) => self.read_application_properties(&reader.value()?)?,
                 Some(HEADER..PROPERTIES) => drop(reader.value()?),
-                // Any other section means that the body is not binary data, or that the message is invalid.
+                // If another section comes before binary data, the body has another type or the message is invalid.
                 _ => return Ok(None),
             }
         }
@@ -101,8 +101,8 @@ impl OutboxMessage {
         Ok(())
     }
 
-    /// Reads the body. If the rest of the message is a single data section, as usual, its pieces are kept without
-    /// parsing or copying them. Otherwise, all data sections are parsed.
+    /// If the rest of the message is a single data section, as usual, its pieces are kept without parsing or copying
+    /// them. Otherwise, all data sections are parsed.
     fn read_body(&mut self, mut message: EncodedMessage, at: usize) {
         message.cut(at);
         let front = message.pieces().first().cloned().unwrap_or_default();
@@ -128,8 +128,8 @@ impl OutboxMessage {
         self.body = EncodedMessage::from(octets.slice(..end));
     }
 
-    /// Returns the identity, the size and the kind of the message, and the reason to refuse it, if any. The model
-    /// decides by these data what to do with the message.
+    /// Returns what `Simulator` must know to decide the fate of the message: the identity, the size, the kind and, if
+    /// the message is invalid, the reason to refuse it.
     pub(super) fn consumed(&self, plan: &SimulatorPlan) -> ConsumedMessage {
         let id = self.ba_message_id.as_deref();
         let identity = id.and_then(RunMessageId::read).map(|identity| (identity.sequence, identity.run));
@@ -145,8 +145,8 @@ impl OutboxMessage {
         }
     }
 
-    /// Returns the kind of the document. A bench's message is an acknowledgement if it refers to
-    /// the message with the same number in another run.
+    /// Recognises acknowledgements of the bench by their `baCorrelationID`, which names the acknowledged message. An
+    /// acknowledgement has the same number as the acknowledged message, but another run id.
     fn kind(&self, identity: Option<(u64, Uuid)>) -> DocumentKind {
         let named = self.ba_correlation_id.as_deref().and_then(RunMessageId::read);
         match (identity, named) {
@@ -168,7 +168,7 @@ impl OutboxMessage {
         }
         // In EDX, a receiver code has the form endpoint@SERVICE-X, so compare the part before the `@` as well.
         let endpoint = receiver.split('@').next().unwrap_or(receiver);
-        // The acknowledgement documents of B are addressed to A, so A's own code is a known receiver, too.
+        // Endpoint A receives acknowledgement documents, so the plan need not list its code in `receivers`.
         let is_known = |known: &String| known == receiver || known == endpoint;
         if !plan.receivers.is_empty() && !plan.receivers.iter().chain([&plan.sender_code]).any(is_known) {
             return Some(RefusalReason::UnknownReceiver);
@@ -215,8 +215,8 @@ impl OutboxMessage {
         octets.into()
     }
 
-    /// Writes the reply of an ECP endpoint that refuses the message. The reply has no `messageID`,
-    /// and clients recognise a refusal by that.
+    /// Writes the reply of an ECP endpoint that refuses the message. Clients recognise a refusal by
+    /// the missing `messageID`.
     pub(super) fn reply_refused(&self, refusal: RefusalReason, plan: &SimulatorPlan, at_ms: i64) -> EncodedMessage {
         let (code, text) = error_text(refusal, plan);
         let entries = [
@@ -232,7 +232,7 @@ impl OutboxMessage {
         octets.into()
     }
 
-    /// Writes the message for B's application. If `changed` is given, it chooses the byte of the
+    /// Writes the message that endpoint B puts into its inbox. If `changed` is given, it chooses the byte of the
     /// payload that is changed.
     pub(super) fn inbox(&self, changed: Option<u64>, plan: &SimulatorPlan, at_ms: i64) -> EncodedMessage {
         let sent_at = jiff::Timestamp::from_millisecond(at_ms).map(|time| time.to_string()).unwrap_or_default();
@@ -388,7 +388,7 @@ struct DocumentHead {
 }
 
 impl DocumentHead {
-    /// Reads the name of the root element and the mRID directly below it, from a text that may be cut at any place.
+    /// Reads the name of the root element and its child `mRID`, the document's identifier. `front` may end anywhere.
     fn read(front: &[u8]) -> Option<Self> {
         // The text may be cut in the middle of a character, so omit up to three bytes at its end.
         let text = match xml::is_utf16(front) {
@@ -430,8 +430,8 @@ impl DocumentHead {
     }
 }
 
-/// Returns every message that the simulator could write about this outbox message. Fuzz targets call it with outbox
-/// messages of any bytes.
+/// Writes one message of each kind with which the simulator can answer an outbox message, such as replies and events.
+/// Fuzz targets call this function with arbitrary bytes as the outbox message.
 #[cfg(any(test, feature = "checks"))]
 #[doc(hidden)]
 pub fn fuzz_outbox_message(message: EncodedMessage, plan: &SimulatorPlan, draw: u64) -> Vec<EncodedMessage> {
@@ -698,7 +698,7 @@ mod tests {
             ("b", "", data, Some(RefusalReason::NoType)),
             ("b", "t", value, Some(RefusalReason::NoData)),
             ("b@SERVICE", "t", data, Some(RefusalReason::TooLong)),
-            // This message is addressed to A itself, whose code is a known receiver.
+            // Endpoint A receives acknowledgement documents, so its code is valid even if `receivers` does not list it.
             ("mailrun-endpoint-a", "t", data, Some(RefusalReason::TooLong)),
         ] {
             assert_eq!(with(receiver, kind, body).consumed(&plan).flaw, flaw);

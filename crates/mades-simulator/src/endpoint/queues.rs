@@ -62,7 +62,7 @@ impl EndpointQueues {
     }
 
     /// Returns the next sent message whose settlement has arrived. Always `None` for queues in this process, because
-    /// `send` itself settles there.
+    /// there, `send` returns the result at once.
     pub(super) fn next_settled(&mut self) -> Option<(MessageKey, EndpointStep, SendResult)> {
         match self {
             Self::Embedded(_) => None,
@@ -125,7 +125,8 @@ impl EmbeddedQueues {
             queues.get_or_create(name).ok_or_else(|| EndpointError::Plan(format!("{name:?} is not a valid queue name")))
         };
         let event = names.send_event.as_deref().unwrap_or(&names.reply);
-        // Within a process, both endpoints use the same inbox, so it occurs twice here.
+        // The queues must be in the order of `OutputQueue`. `Inbox` and `Documents` are the same queue, because A and B
+        // share an inbox here: B receives messages from it, and A acknowledgement documents.
         let outputs = [named(&names.reply)?, named(&names.inbox)?, named(event)?, named(&names.inbox)?];
         let outbox = named(&names.outbox)?;
         let notify = Arc::new(Notify::new());

@@ -1,5 +1,5 @@
-//! Queues at a broker: a receiver at the outbox, and a sender to each other queue. No link waits
-//! for the settlement of one message before it handles the next, and lost connections are restored.
+//! Connects the simulator to a broker, with a receiver for the outbox and a sender for each other queue. A link handles
+//! the next message without waiting until the last one is settled. Lost connections are opened again.
 //!
 //! ```text
 //! supervisor ─┬─ receiver task ──▶ arrivals               (bounded by the credit)
@@ -29,12 +29,11 @@ use tokio::time::Instant;
 const SEND_WINDOW: usize = 256;
 /// Delay between two attempts to reach a broker that was reachable before.
 const RECONNECT_DELAY: Duration = Duration::from_millis(500);
-/// Delay before a message that the broker has released is sent again. A broker that releases all
-/// messages, for example because its disk is full, would otherwise get them as fast as it can
-/// answer.
+/// Delay before a message that the broker has released is sent again. A broker that releases all messages, for example
+/// because its disk is full, would otherwise get them as fast as it can answer.
 const RESEND_DELAY: Duration = Duration::from_millis(100);
 
-/// A delivery from the outbox, with the number of its connection and its handle on that connection.
+/// Identifies a message that is not accepted yet. `handle` is valid only on the connection with number `connection`.
 #[derive(Debug)]
 pub(super) struct BrokerDelivery {
     connection: u64,
@@ -46,8 +45,8 @@ struct PendingSend {
     token: (MessageKey, EndpointStep),
 }
 
-/// Report of a task. The channel for reports needs no limit, because the receiver's credit and the
-/// senders' windows limit their number.
+/// What the tasks that receive and send report to the endpoint. The channel for these reports needs no limit, because
+/// the receiver's credit and the senders' windows limit the number of reports.
 enum LinkReport {
     Received(EncodedMessage, BrokerDelivery),
     Settled((MessageKey, EndpointStep), SendResult),
@@ -152,7 +151,7 @@ impl BrokerQueues {
     }
 
     pub(super) fn accept(&mut self, delivery: BrokerDelivery) {
-        // Ignore the error: the task that accepts deliveries is gone only when the process ends.
+        // Ignore the error: the supervisor has ended, and `take_failure` returns the reason.
         let _ = self.accepted.send(delivery);
     }
 
@@ -178,7 +177,7 @@ impl BrokerQueues {
     pub(super) async fn changed(&mut self) {
         match self.reports.recv().await {
             Some(report) => self.record(report),
-            // Wait forever, because the supervisor ends only when the endpoint ends.
+            // Wait forever, because the supervisor has ended and sends no reports. `take_failure` returns the reason.
             None => std::future::pending().await,
         }
     }
@@ -193,7 +192,7 @@ struct BrokerLinks {
     b: Broker,
     outbox: ReceiverOptions,
     senders: [SenderOptions; 3],
-    /// The sender to A's inbox, or `None` if B's application sends no documents.
+    /// Options of the link for acknowledgement documents to A's inbox, or `None` if the plan wants no such documents.
     documents: Option<SenderOptions>,
 }
 
@@ -215,7 +214,7 @@ impl BrokerLinks {
             Some(plan) => Some(a.attach_sender(plan).await?),
             None => None,
         };
-        // Attach the receiver last, so that no message arrives before the senders can pass it on.
+        // Attach the receiver last, because messages arrive as soon as it is attached, and then need the senders.
         let receiver = a.attach_receiver(&self.outbox).await?;
         Ok(AttachedLinks { receiver, senders: [reply, inbox, event], documents, _connections: [a, b] })
     }
@@ -233,7 +232,7 @@ struct SupervisorState {
 struct SendQueue {
     messages: UnboundedReceiver<PendingSend>,
     unsettled: VecDeque<PendingSend>,
-    /// Messages that the broker did not accept, and that wait to be sent again.
+    /// Messages that wait to be sent again, because the broker released them or the connection was lost.
     released: VecDeque<PendingSend>,
 }
 
@@ -328,8 +327,8 @@ async fn send_all(
 ) -> Result<(), Error> {
     let mut in_flight: VecDeque<DispositionFuture> = VecDeque::new();
     let mut resend_at = Instant::now();
-    // First, send the messages again that were unsettled when the last connection was lost. If this connection is lost
-    // as well, the messages that were not sent yet are still in `released`.
+    // First, send the messages again that were unsettled when the last connection was lost. They are taken from
+    // `released` one by one, so that none is lost if this connection breaks as well.
     queue.unsettled.append(&mut queue.released);
     std::mem::swap(&mut queue.unsettled, &mut queue.released);
     while let Some(pending) = queue.released.pop_front() {
@@ -370,8 +369,8 @@ async fn send_all(
     }
 }
 
-/// Sends a message and counts it as unsettled, or reports it as refused if it exceeds the broker's limit. The link
-/// stays intact in that case, but the same message would be refused on every connection.
+/// Sends a message and counts it as unsettled, or reports it as refused if it exceeds the broker's limit. A refused
+/// message is not sent again, because every connection would refuse it.
 async fn send_one(
     sender: &mut SenderLink,
     pending: PendingSend,
@@ -398,7 +397,7 @@ pub(super) enum OutputQueue {
     Reply,
     Inbox,
     Event,
-    /// A's inbox, which gets the acknowledgement documents.
+    /// A's inbox, into which B's application sends acknowledgement documents.
     Documents,
 }
 
@@ -406,7 +405,7 @@ impl OutputQueue {
     pub(super) const COUNT: usize = 4;
     pub(super) const ALL: [Self; Self::COUNT] = [Self::Reply, Self::Inbox, Self::Event, Self::Documents];
 
-    /// Returns the queue for the message of a step, or `None` if the step sends nothing.
+    /// Returns the queue to which a step of the simulation sends a message, or `None` if the step sends no message.
     pub(super) fn of_step(step: EndpointStep) -> Option<Self> {
         match step {
             EndpointStep::Accept | EndpointStep::Acknowledge { .. } => None,
@@ -548,7 +547,7 @@ mod tests {
         });
     }
 
-    /// Passes connections on to a broker until `cut` is notified.
+    /// Forwards connections to the broker at `address`. Notifying `cut` ends them, as a network failure would.
     async fn pass_on(listener: TcpListener, address: String, cut: Arc<Notify>) {
         loop {
             let (mut near, _) = listener.accept().await.unwrap();
@@ -589,7 +588,8 @@ mod tests {
             put(2);
             let mut taken = Vec::new();
             while taken.last() != Some(&2) {
-                // Compare only the last byte, the payload, because a header before it counts the deliveries.
+                // Compare only the payload, which is the last byte, because the header of a redelivered message is
+                // different.
                 taken.extend(next_taken(&mut queues).await.whole().last());
             }
             assert_eq!(taken, [1, 2]);
@@ -604,7 +604,8 @@ mod tests {
             let mut connection = Connection::open(&broker).await.unwrap();
             let mut sender = connection.attach_sender(&SenderOptions::new("q", 10)).await.unwrap();
             let id = queues.get_or_create("q").unwrap();
-            // The first message fills the queue, so the listener releases the second, which the credit still allows.
+            // The first message fills the queue. The sender still has credit, so it sends a second message, which the
+            // test's broker releases because the queue is full.
             let first = sender.send_encoded(&message()).await.unwrap();
             assert_eq!(first.await, Ok(Disposition::Accepted));
             let (messages, mut queue) = SendQueue::new();

@@ -1,5 +1,5 @@
-//! Limits how fast messages pass a leg of the route: by messages and bytes per second, and by
-//! workers, each of which is busy with one message for a while.
+//! Limits the throughput of one part of a message's route: the messages per second, the bytes per second, and the
+//! number of workers, each of which processes one message at a time.
 use super::quantity::PlanTime;
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 const MAX_WORKERS: u32 = 10_000;
 
-/// Limits of a part of a message's route. A missing value means that there is no limit.
+/// Throughput limits of one part of the route, such as the network. A limit that the plan does not set does not apply.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Capacity {
@@ -48,7 +48,7 @@ pub(super) struct CapacityLimiter {
     s_per_byte: f64,
     work_time: Duration,
     workers_free_at: BinaryHeap<Reverse<Duration>>,
-    /// Time until which earlier messages use up the rate limits.
+    /// Time at which earlier messages will have passed the rate limits. A message that comes sooner waits until then.
     free_at: Duration,
 }
 
@@ -64,8 +64,9 @@ impl CapacityLimiter {
         }
     }
 
-    /// Returns the time at which a message that arrives now will have passed all limits. Processing times are
-    /// multiplied by `slowness`, and `resume` postpones a time within an outage to its end.
+    /// Returns the time at which a message that arrives now will have passed all limits. `slowness` is the factor by
+    /// which processing takes longer, for example 10 at the beginning of a slow start. If a time lies within an outage,
+    /// `resume` must return the end of this outage, and otherwise the time itself.
     pub(super) fn admit(
         &mut self,
         now: Duration,

@@ -1,4 +1,4 @@
-//! Delays of messages on a leg of the route. A plan writes them in this notation:
+//! Distributions from which the delays of messages are drawn. A plan writes a distribution in this notation:
 //!
 //! ```text
 //! 10ms                  always the same time
@@ -31,7 +31,7 @@ enum DelayShape {
     Uniform(Duration, Duration),
     Exponential(Duration),
     LogNormal(Duration, f64),
-    /// Times from a file. Until the file has been read, the list is empty and the delay is zero.
+    /// Delays from a file, one per message in turn. Until the file is read, the list is empty, and each delay is zero.
     Times(Vec<Duration>),
 }
 
@@ -143,8 +143,8 @@ impl From<DelayDistribution> for String {
     }
 }
 
-/// Random decisions of the simulator, each of which depends only on the seed, its purpose and the number of the
-/// message. A seed therefore yields the same faults, in whatever order the messages arrive.
+/// What a random value decides, for example whether a message is lost. A decision depends only on the seed, its purpose
+/// and the number of the message, so a seed yields the same faults in whatever order the messages arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RandomDecision {
     Error = 1,

@@ -28,8 +28,8 @@ pub use quantity::PlanTime;
 pub use simulator::{ConsumedMessage, EndpointStep, MessageKey, RefusalReason, ReplyKind, SendEventKind, Simulator};
 pub use truth::{DocumentKind, InjectedFaults, MessageFate, MessageRecord, SimulationTotals};
 
-/// Derives a number from an id, for a message that has no number. Random decisions about the
-/// message use the derived number.
+/// Derives a number from the id of a message that no bench has numbered. Random decisions about the message depend on
+/// this number.
 pub fn number_of(id: &[u8]) -> u64 {
     delay::hash_text(id)
 }

@@ -29,7 +29,7 @@ impl Outage {
     /// Reads an outage, for example `A.down 10s..15s`.
     ///
     /// # Errors
-    /// Fails if the text is not an outage. The error gives a correct example.
+    /// Fails if the text is not `A.down`, `B.down` or `net.down` with a time span. The error gives a correct example.
     pub fn parse(text: &str) -> Result<Self, String> {
         let error = || format!("{text:?} is not a valid outage; use something like 'A.down 10s..15s' (A, B or net)");
         let (what, span) = text.trim().split_once(char::is_whitespace).ok_or_else(error)?;
@@ -58,9 +58,9 @@ impl From<Outage> for String {
     }
 }
 
-/// Returns `at` if the target is up at that time, otherwise the end of the outage.
+/// Returns the earliest time, not before `at`, at which the target is up.
 pub(super) fn up_at(outages: &[Outage], target: OutageTarget, mut at: Duration) -> Duration {
-    // Outages may overlap, so look for another one at the end of each.
+    // The end of an outage may lie within another outage of the target, so repeat the search from there.
     while let Some(outage) =
         outages.iter().find(|outage| outage.target == target && outage.from <= at && at < outage.to)
     {
@@ -69,7 +69,7 @@ pub(super) fn up_at(outages: &[Outage], target: OutageTarget, mut at: Duration) 
     at
 }
 
-/// Returns the latest time, not after `at`, at which an outage of the target ended, or zero if there was no outage yet.
+/// Returns when the last outage of the target before `at` ended, or zero if there was none.
 pub(super) fn up_since(outages: &[Outage], target: OutageTarget, at: Duration) -> Duration {
     let end_times = outages.iter().filter(|outage| outage.target == target && outage.to <= at).map(|outage| outage.to);
     end_times.max().unwrap_or(Duration::ZERO)

@@ -9,34 +9,34 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum EndpointMode {
-    /// ECP: reply, inbox, events DELIVERED and RECEIVED
+    /// ECP: sends reply, inbox message, events DELIVERED and RECEIVED
     #[default]
     Endpoint,
-    /// EDX: inbox, and a reply with the final status
+    /// EDX: sends inbox message, then a reply with the final status
     Toolbox,
-    /// ECP's connectivity tests: reply and one event
+    /// ECP's connectivity tests: sends a reply and one event
     Tracing,
 }
 
-/// The value that the event of a connectivity test reports.
+/// State that the simulator reports in the event of a connectivity test.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum TracingValue {
-    /// TRACING, which the protocol prescribes.
+    /// The event says TRACING, as the protocol prescribes for a connectivity test.
     #[default]
     Tracing,
     /// DELIVERED, which go-mades-bench needs, because it waits forever if the event says TRACING.
     Delivered,
 }
 
-/// The time at which a message counts as received.
+/// When the simulator sends the event RECEIVED about a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum ReceivedOn {
-    /// As soon as the message is in the inbox queue. ECP's own interface reports it then.
+    /// RECEIVED is sent once the message is in the inbox queue. ECP's own interface does the same.
     #[default]
     Inbox,
-    /// The receiving application has accepted it from the inbox; only with queues of our own.
+    /// RECEIVED is sent once the application has accepted the message; only with --embedded.
     Consume,
 }
 
@@ -44,7 +44,7 @@ pub enum ReceivedOn {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Leg {
-    /// Delay of a message after it has passed the capacity limit.
+    /// Delay that is added after a message has passed the limits in `capacity`.
     pub delay: DelayDistribution,
     pub capacity: Capacity,
 }
@@ -52,20 +52,19 @@ pub struct Leg {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Faults {
-    /// Probability that the message is refused with an error reply. go-mades-bench crashes on such
-    /// a reply.
+    /// Probability that the message is refused with an error reply. go-mades-bench crashes on such a reply.
     #[serde(deserialize_with = "quantity::probability")]
     pub reject: f64,
     pub reject_code: String,
     pub reject_message: String,
-    /// Probability that no reply is sent although the message goes on.
+    /// Probability that the sender gets no reply although the message is accepted and forwarded.
     #[serde(deserialize_with = "quantity::probability")]
     pub no_reply: f64,
     /// Probability that the message is lost silently between A and B.
     #[serde(deserialize_with = "quantity::probability")]
     pub drop: f64,
-    /// Probability that the message does not reach B, and that A reports this with an event or a
-    /// status document FAILED.
+    /// Probability that a message fails: it does not reach endpoint B, and endpoint A reports FAILED to the sender in
+    /// an event or a status document.
     #[serde(deserialize_with = "quantity::probability")]
     pub fail: f64,
     #[serde(deserialize_with = "quantity::probability")]
@@ -123,21 +122,21 @@ pub struct SimulatorPlan {
     /// Component codes of endpoint B, or an empty list to accept every receiver code.
     pub receivers: Vec<String>,
     pub sender_code: String,
-    /// Part of the route from the outbox to the reply.
+    /// Delay and capacity between the outbox and the reply.
     pub accept: Leg,
-    /// Part of the route from the reply to B's inbox.
+    /// Delay and capacity of the network, over which a message goes from endpoint A to the inbox of endpoint B.
     pub network: Leg,
-    /// Way back from the inbox to A, for the event DELIVERED or the reply of a toolbox.
+    /// Delay and capacity of B's report that makes A send the event DELIVERED or, in mode `toolbox`, the reply.
     pub acknowledge: Leg,
     pub receive: DelayDistribution,
     /// Set if B's application sends an acknowledgement document to A's inbox for each message.
     pub acknowledgement_documents: bool,
-    /// Delay from when B's application has the message until it sends the document.
+    /// Time that B's application takes from receiving a message to sending its acknowledgement document.
     pub document_delay: DelayDistribution,
     pub faults: Faults,
     pub outages: Vec<Outage>,
-    /// Duration of a slow start after each start of A. At first everything takes ten times as long,
-    /// and then less and less.
+    /// Time that endpoint A needs to reach full speed, at the beginning and after each outage of A. A begins with a
+    /// tenth of its full speed, so all delays are ten times as long at first.
     pub slow_start: PlanTime,
     #[serde(deserialize_with = "quantity::size")]
     pub max_payload_size: u64,
@@ -153,8 +152,8 @@ pub struct SimulatorPlan {
 }
 
 const DEFAULT_MAX_PAYLOAD_SIZE: u64 = 64 << 20;
-/// Number of bytes that the outbox link accepts above the payload limit, for the other sections of the message, and so
-/// that a payload slightly above its limit gets an error reply instead of ending the link.
+/// Number of bytes by which a message may exceed the payload limit. Its other sections need this space. A payload
+/// slightly above the limit fits as well, so that it gets an error reply instead of ending the link.
 const MESSAGE_SIZE_ROOM: u64 = 1 << 20;
 
 impl Default for SimulatorPlan {
@@ -188,10 +187,10 @@ pub const PRESETS: [&str; 3] = ["ideal", "ecp-2022", "custom-1563"];
 impl SimulatorPlan {
     /// Returns a built-in plan, or `None` if there is no plan of this name.
     ///
-    /// The plan `ideal` takes no time. The plan `ecp-2022` has the rates of the run against ECP that go-mades-bench
-    /// published: 10.8 replies, 7.3 messages and 6.5 acknowledgements per second. The plan `custom-1563` has the
-    /// figures of the published run against another implementation: 1,563 messages per second, with 1.6 s from the
-    /// inbox to the event at a window of 5,000.
+    /// In the plan `ideal`, the endpoints have no delays and no rate limits. The plan `ecp-2022` has the rates of the
+    /// run against ECP that go-mades-bench published: 10.8 replies, 7.3 messages and 6.5 acknowledgements per second.
+    /// The plan `custom-1563` imitates another implementation, for which a run with up to 5,000 messages in flight was
+    /// published: 1,563 messages per second, and 1.6 s from the inbox to the event.
     pub fn preset(name: &str) -> Option<Self> {
         let rate = |rate| Capacity { rate_per_s: Some(rate), ..Capacity::default() };
         let leg = |per_s| Leg { capacity: rate(per_s), delay: DelayDistribution::default() };
@@ -217,9 +216,9 @@ impl SimulatorPlan {
         ]
     }
 
-    /// Returns the size in bytes of the largest message that the link of the outbox must carry. It is larger than the
-    /// largest payload, because the endpoint answers a payload above its limit with an error reply, while a link ends
-    /// at a message above its limit.
+    /// Returns the maximum size in bytes of a message in the outbox. It exceeds `max_payload_size`, because the
+    /// endpoint must receive a payload that is too long to answer it with an error reply. A message above this maximum
+    /// size ends the AMQP link.
     pub fn max_message_bytes(&self) -> u64 {
         self.max_payload_size.max(DEFAULT_MAX_PAYLOAD_SIZE).saturating_add(MESSAGE_SIZE_ROOM)
     }

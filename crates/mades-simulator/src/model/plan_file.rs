@@ -43,7 +43,7 @@ const FAULTS: &[PlanKey] = &[
     ("reject_documents", "'1%'"),
 ];
 
-/// Reads a plan file, and applies it to a preset.
+/// Reads a plan file of the simulator. The built-in plan `preset` provides all settings that the file leaves out.
 ///
 /// # Errors
 /// Fails if the file has mistakes. The error lists them in the order of the file, one per line: `plan.toml:1:8: …`.
@@ -83,8 +83,8 @@ fn check_plan(mut root: Section<'_>) {
 fn check_keys(section: &mut Section<'_>, keys: &[PlanKey]) {
     for (key, example) in keys {
         section.check(key, example, |mut plan: SimulatorPlan| {
-            // The key `work` is valid only together with `workers`, but each key is checked alone, so add one worker to
-            // a plan that sets none.
+            // Set one worker, because the plan in this check contains only the key that is checked. The key `work`
+            // without `workers` would be an error.
             for leg in [&mut plan.accept, &mut plan.network, &mut plan.acknowledge] {
                 leg.capacity.workers.get_or_insert(1);
             }

@@ -26,8 +26,7 @@ impl From<PlanTime> for String {
     }
 }
 
-/// Reads a time, for example `250ms`, `10s`, `1m` or `1h30m`. A number without a unit is in
-/// seconds.
+/// Reads a time, for example `250ms`, `10s`, `1m` or `1h30m`. A number without a unit is in seconds.
 ///
 /// # Errors
 /// Fails if the text is not a time, or if the time is longer than a week. The error gives a correct example.
@@ -82,7 +81,7 @@ pub(super) fn count<'de, D: Deserializer<'de>>(plan: D) -> Result<u32, D::Error>
     read(plan, small_count)
 }
 
-/// Reads a count for a key that may be missing.
+/// Reads a count for an optional setting. If the key is missing, serde does not call this function.
 pub(super) fn some_count<'de, D: Deserializer<'de>>(plan: D) -> Result<Option<u32>, D::Error> {
     read(plan, small_count).map(Some)
 }

@@ -8,9 +8,10 @@
 //! tracing   taken ─▶ reply ─▶ accept ─▶ event
 //! document  inbox ─▶ acknowledge ─▶ document
 //! ```
-//! The capacity and the delay of its leg, and the outages, determine when a step is due. A step begins only when the
-//! previous step is done. An ECP endpoint accepts the delivery from the outbox only after its reply is settled, so that
-//! no message is lost in between. Each random decision depends only on the seed and the number of the message.
+//! Before a step is due, its message must pass the capacity limit and the delay of this part of the route. No step is
+//! due during an outage. A step begins only when the previous step is done. An ECP endpoint accepts a message from the
+//! outbox only after the broker has settled the endpoint's reply, so that the message cannot be lost between the two.
+//! Each random decision depends only on the seed and the number of the message.
 use super::capacity::CapacityLimiter;
 use super::delay::{DelayDistribution, RandomDecision, SeededRng};
 use super::outage::{self, OutageTarget};
@@ -21,7 +22,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use std::time::Duration;
 use uuid::Uuid;
 
-/// Speed at the beginning of a slow start, as a share of the full speed.
+/// Speed of endpoint A at the beginning of a slow start, as a fraction of its full speed.
 const MIN_START_SPEED: f64 = 0.1;
 
 /// Identifies a message in transit, with a key that is never used again after the message is finished.
@@ -43,7 +44,7 @@ impl MessageKey {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RefusalReason {
-    /// The message is valid, but the plan wants some messages to be refused (`reject`).
+    /// The message is valid, but belongs to the random share of messages that the plan refuses (`reject`).
     Injected,
     NoReceiver,
     UnknownReceiver,
@@ -65,7 +66,7 @@ pub enum EndpointStep {
         changed: Option<u64>,
     },
     Event(SendEventKind),
-    /// Write B's acknowledgement document, and pass it to `acknowledge`.
+    /// The caller must write the acknowledgement document of B's application, and pass it to `acknowledge`.
     Acknowledge {
         rejects: bool,
     },
@@ -96,7 +97,8 @@ pub enum SendEventKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConsumedMessage {
     pub identity: Option<(u64, Uuid)>,
-    /// Number for random decisions, which is the message's own number or derived from its id.
+    /// Number on which random decisions about the message depend: its number in the run or, without one, a number that
+    /// is derived from its id.
     pub number: u64,
     pub bytes: usize,
     pub tracing: bool,
@@ -110,14 +112,13 @@ struct SimulatedMessage<M> {
     consumed: ConsumedMessage,
     record: MessageRecord,
     tracing: bool,
-    /// Number of steps that are due or in progress. The awaited acceptance by B's application
-    /// counts as a step.
+    /// Number of steps that are due or in progress, including the wait until B's application accepts the message.
     open_steps: u8,
     accepting: bool,
     receiver: ReceiverAnswer,
 }
 
-/// What B's application has done with a message in its inbox. Recorded only if the event RECEIVED waits for this.
+/// Whether B's application has accepted or rejected the message. Used only if the event RECEIVED waits for that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReceiverAnswer {
     Outstanding,
@@ -156,7 +157,7 @@ struct MessageSlot<M> {
 /// A scheduled step: its time, a serial number that orders steps of the same time, its message, and the step itself.
 type DueStep = Reverse<(Duration, u64, MessageKey, EndpointStep)>;
 
-/// The simulated pair of endpoints, in which `M` is the caller's data about each message.
+/// The simulated pair of endpoints. The caller stores a value of type `M`, such as the content, with each message.
 #[derive(Debug)]
 pub struct Simulator<M> {
     plan: SimulatorPlan,
@@ -173,8 +174,8 @@ pub struct Simulator<M> {
     records: VecDeque<MessageRecord>,
     keeps_records: bool,
     totals: SimulationTotals,
-    /// Run and highest number of the messages in the inbox. A message that arrives later with a
-    /// lower number was overtaken.
+    /// Run and number of the highest-numbered message that has reached the inbox. If a message of this run arrives
+    /// later and has a lower number, it was overtaken.
     highest_sequence: Option<(Uuid, u64)>,
 }
 
@@ -263,7 +264,7 @@ impl<M> Simulator<M> {
         Some((key, step))
     }
 
-    /// Reports that a step is done. If the step sent a message, the message must be settled.
+    /// Tells the simulator that a step from `next_step` is done. If the step sent a message, it must be settled first.
     pub fn step_done(&mut self, key: MessageKey, step: EndpointStep, now: Duration) {
         if self.message(key).is_none() {
             return;
@@ -313,8 +314,8 @@ impl<M> Simulator<M> {
         self.close_wait_for_receiver(key);
     }
 
-    /// Reports that B's application rejected the message from its inbox. The message is never reported as RECEIVED, and
-    /// gets no acknowledgement document.
+    /// Tells the simulator that the application at endpoint B took the message from its inbox and rejected it. The
+    /// message is never reported as RECEIVED, and gets no acknowledgement document.
     pub fn rejected_by_receiver(&mut self, key: MessageKey) {
         let Some(message) = self.unanswered_by_receiver(key) else { return };
         message.receiver = ReceiverAnswer::Rejected;
@@ -322,14 +323,15 @@ impl<M> Simulator<M> {
         self.close_wait_for_receiver(key);
     }
 
-    /// Returns the message if the model waits for what B's application does with it.
+    /// Returns the message if the application at endpoint B still has to accept or reject it. Returns `None` if the
+    /// event RECEIVED does not wait for the application.
     fn unanswered_by_receiver(&mut self, key: MessageKey) -> Option<&mut SimulatedMessage<M>> {
         let waits = self.waits_for_receiver();
         self.message_mut(key).filter(|message| waits && message.receiver == ReceiverAnswer::Outstanding)
     }
 
-    /// Closes the step that waits for B's application. The wait becomes an open step only when the message is reported
-    /// in the inbox. If B's application is done with the message before that report, there is no step to close.
+    /// Ends the open step in which a message waits for the application at endpoint B. This step begins when the caller
+    /// reports that the message is in the inbox. If the application answers before this report, there is no open step.
     fn close_wait_for_receiver(&mut self, key: MessageKey) {
         if self.message(key).is_some_and(|message| message.record.inboxed.is_some()) {
             self.close_step(key);
@@ -351,8 +353,8 @@ impl<M> Simulator<M> {
         }
     }
 
-    /// Adds the acknowledgement document that B's application wrote about a message. `bytes` is the
-    /// length of the document. This completes the step that asked for the document.
+    /// Adds the acknowledgement document that B's application wrote about a message. `bytes` is the length of the
+    /// document. The step `Acknowledge`, which asked for the document, is then done.
     pub fn acknowledge(&mut self, key: MessageKey, rejects: bool, bytes: usize, content: M, now: Duration) {
         let Some(message) = self.message(key) else { return };
         let consumed = ConsumedMessage {
@@ -401,7 +403,7 @@ impl<M> Simulator<M> {
     }
 }
 
-/// These methods draw the faults of each message and compute the times of its steps.
+/// Draws the faults of each message, and computes when its steps are due.
 impl<M> Simulator<M> {
     fn draw_faults(&self, consumed: &ConsumedMessage) -> InjectedFaults {
         let faults = &self.plan.faults;
@@ -417,8 +419,8 @@ impl<M> Simulator<M> {
         let fail = !drop && happens(RandomDecision::Failure, faults.fail);
         let tracing =
             (consumed.tracing || self.plan.mode == EndpointMode::Tracing) && self.plan.mode != EndpointMode::Toolbox;
-        // A message that never reaches the inbox gets no duplicate, corruption or reordering, because its record would
-        // claim a fault that nobody can observe.
+        // A message that never reaches the inbox must not count as duplicated, corrupted or reordered, because nobody
+        // can observe such a fault.
         let arrives = !drop && !fail && !tracing;
         InjectedFaults {
             reject: false,
@@ -450,8 +452,8 @@ impl<M> Simulator<M> {
         when_up(&self.plan, self.started_at, place, at)
     }
 
-    /// Returns the factor by which a slow start stretches all times: 10 when A has just come up, and 1 after
-    /// `slow_start`.
+    /// Returns the factor by which a slow start multiplies all delays: 10 when endpoint A has just come up, and 1 once
+    /// the time `slow_start` has passed.
     fn slowdown(&self, now: Duration) -> f64 {
         let lasts = self.plan.slow_start.0;
         if lasts.is_zero() {
@@ -475,8 +477,7 @@ impl<M> Simulator<M> {
         self.when_up(OutageTarget::A, at)
     }
 
-    /// Returns the time at which a message that leaves one endpoint now arrives at the other
-    /// endpoint.
+    /// Returns when a message arrives at the other endpoint if it leaves its own endpoint at the time `now`.
     fn after_network(&mut self, consumed: &ConsumedMessage, now: Duration) -> Duration {
         let slowdown = self.slowdown(now);
         let plan = &self.plan;
@@ -519,8 +520,8 @@ fn when_up(plan: &SimulatorPlan, began: Duration, place: OutageTarget, at: Durat
 impl<M> Simulator<M> {
     fn accepted(&mut self, key: MessageKey, now: Duration) {
         let Some(message) = self.message_mut(key) else { return };
-        // Forward the message only if no reply has been sent, as in a toolbox or if a fault suppresses the reply.
-        // Otherwise, the message was forwarded together with the reply.
+        // Forward the message, unless `replied` has done so after a reply. There is no reply yet if the endpoint is an
+        // EDX toolbox, which replies only at the end, or if a fault suppressed the reply.
         let first = message.accepting && message.record.replied.is_none();
         let goes_on = first && message.record.fate == MessageFate::Unfinished;
         if std::mem::take(&mut message.accepting) {
@@ -545,7 +546,7 @@ impl<M> Simulator<M> {
         }
         let at = self.after_network(&consumed, now);
         if tracing {
-            // The answer to a connectivity test needs as long to return as the test needed to arrive.
+            // On its way back, the answer to a connectivity test is delayed by the same time as the test itself.
             let there_and_back = at + (at - now);
             let event = if fault.fail { SendEventKind::Failed } else { SendEventKind::Traced };
             return self.push(self.when_up(OutageTarget::A, there_and_back), key, EndpointStep::Event(event));
@@ -573,7 +574,8 @@ impl<M> Simulator<M> {
         let number = consumed.number;
         let lateness = self.chance(RandomDecision::Lateness, number).unit();
         let lateness = if fault.reorder { self.plan.faults.reorder_by.0.mul_f64(lateness) } else { Duration::ZERO };
-        // Use `!number`, because `number` would repeat the random value that decided to corrupt the message.
+        // Choose the corrupted byte by a second random value, for `!number`. The random value for `number` has decided
+        // that the message is corrupted, and the byte must not depend on that decision.
         let changed = fault.corrupt.then(|| self.chance(RandomDecision::Corruption, !number).next_u64());
         let totals = self.totals.of_mut(consumed.kind);
         totals.corrupted += u64::from(fault.corrupt);
@@ -619,7 +621,7 @@ impl<M> Simulator<M> {
         self.set_fate(key, MessageFate::Delivered);
     }
 
-    /// Schedules the only reply of a toolbox, unless a fault suppresses it.
+    /// Schedules the final reply of an EDX toolbox. If a fault suppresses the reply, sets the message's fate at once.
     fn push_status(&mut self, key: MessageKey, at: Duration, reply: ReplyKind) {
         let silent = self.message(key).is_some_and(|message| message.record.fault.no_reply);
         if silent {
@@ -816,8 +818,8 @@ mod tests {
         plan
     }
 
-    /// Performs every step as soon as it is due, and returns the steps with their times. Messages
-    /// are taken from the inbox at once.
+    /// Performs every step as soon as it is due, and returns the steps with their times. The application at endpoint B
+    /// accepts each message as soon as it is in the inbox.
     fn run_to_rest(model: &mut Simulator<()>, mut now: Duration) -> Vec<(u64, EndpointStep)> {
         let mut log = Vec::new();
         loop {
@@ -1012,7 +1014,7 @@ mod tests {
     #[test]
     fn a_message_that_the_receiver_rejects_is_finished_without_being_received() {
         let plan = plan(|plan| (plan.received_on, plan.acknowledgement_documents) = (ReceivedOn::Consume, true));
-        // Whether the receiver rejects the message before or after DELIVERED, the message is undeliverable.
+        // The receiver may reject a message before or after DELIVERED. In both cases, it must become undeliverable.
         for is_early in [true, false] {
             let mut model = Simulator::new(plan.clone(), Duration::ZERO, true);
             model.consume(message(1), (), Duration::ZERO);
@@ -1096,7 +1098,7 @@ mod tests {
         assert_eq!((document.consumed, document.inboxed), (ms(520), Some(ms(540))));
         let (_, steps) = documents_of(documents(|plan| plan.mode = EndpointMode::Toolbox));
         assert_eq!(steps.len(), 2);
-        // The document must leave B when B is up again at 1 s, and reach A when A is up again at 2 s.
+        // B is down at 520 ms, so it sends the document at 1 s. A is then down, and receives the document at 2 s.
         let (_, steps) = documents_of(documents(|plan| {
             plan.outages = ["B.down 500ms..1s", "A.down 1010ms..2s"].map(|text| Outage::parse(text).unwrap()).to_vec();
         }));

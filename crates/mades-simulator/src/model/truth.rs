@@ -18,7 +18,7 @@ pub enum MessageFate {
     Lost,
     Failed,
     Traced,
-    /// The broker rejected the message, its reply or its event, or the receiver's application rejected the message.
+    /// The broker or the receiver's application rejected the message, or the broker rejected its reply or event.
     Undeliverable,
 }
 
@@ -27,18 +27,17 @@ pub enum MessageFate {
 pub enum DocumentKind {
     #[default]
     Message,
-    /// A document that the receiver's application sends, or a message of the bench that names the acknowledged message
-    /// in `baCorrelationID`.
+    /// An acknowledgement: a document that the receiver's application sends, or a message of the bench whose
+    /// `baCorrelationID` names the message that it acknowledges.
     Acknowledgement,
 }
 
-/// Bit that distinguishes the random decisions about an acknowledgement from the decisions about its message.
+/// Bit that differs in the number of an acknowledgement, so that it does not always get the faults of its message.
 const ACKNOWLEDGEMENT_BIT: u64 = 1 << 63;
 
 impl DocumentKind {
-    /// Returns the number from which the random decisions about a document are derived. An acknowledgement gets
-    /// another number than the message that it acknowledges, because otherwise both would always have the same
-    /// fate.
+    /// Returns the number on which random decisions about a document depend. An acknowledgement gets another number
+    /// than the message that it acknowledges, because the same number would always give both the same faults.
     pub(crate) fn chance_number(self, number: u64) -> u64 {
         match self {
             Self::Message => number,
@@ -96,8 +95,7 @@ pub struct MessageRecord {
     pub seq: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "in_words")]
     pub run: Option<Uuid>,
-    /// Kind of the document. An acknowledgement has the same number as the message that it
-    /// acknowledges, so only the kind distinguishes them.
+    /// Distinguishes an acknowledgement from the message that it acknowledges, which has the same number.
     #[serde(skip_serializing_if = "DocumentKind::is_message")]
     pub kind: DocumentKind,
     /// Time at which the message was taken from the outbox or, for a document, sent by the receiver's application.
@@ -109,7 +107,7 @@ pub struct MessageRecord {
     pub replied: Option<Duration>,
     #[serde(serialize_with = "optional_nanoseconds")]
     pub inboxed: Option<Duration>,
-    /// Time at which the event DELIVERED, or the event of a connectivity test, was settled.
+    /// Time at which the event DELIVERED or, in a connectivity test, the event TRACING was settled in its queue.
     #[serde(serialize_with = "optional_nanoseconds")]
     pub delivered: Option<Duration>,
     #[serde(serialize_with = "optional_nanoseconds")]
@@ -136,14 +134,15 @@ fn as_text<S: Serializer>(faults: &InjectedFaults, serializer: S) -> Result<S::O
     done.then(|| faults.to_string()).serialize(serializer)
 }
 
-/// Counts of all messages. `consumed` is the sum of the six fates, such as `delivered`, and the unfinished messages.
+/// Counts of what happened in a simulation, with which the bench's own counts are compared. Each message in `consumed`
+/// also counts under one of the six fates, such as `delivered`, unless it is unfinished.
 #[derive(Clone, Debug, Default)]
 pub struct SimulationTotals {
     /// Number of messages that were still in the outbox at the end, which is known only for queues in this process.
     pub waiting: u64,
     pub consumed: u64,
     pub bytes: u64,
-    /// Number of messages in the receiving endpoint's inbox whose delivery the sending endpoint has reported.
+    /// Number of messages that endpoint B put into its inbox and endpoint A reported as delivered.
     pub delivered: u64,
     pub refused: u64,
     pub lost: u64,
@@ -163,19 +162,17 @@ pub struct SimulationTotals {
     pub corrupted: u64,
     /// Number of messages that are in the inbox with changed content. Each copy of such a message counts.
     pub corrupt_copies: u64,
-    /// Number of messages that failed without a report, because the only reply of the toolbox was
-    /// suppressed.
+    /// Number of messages whose failure was not reported, because a fault suppressed the reply of the EDX toolbox.
     pub failed_silently: u64,
     pub held_back: u64,
-    /// Number of messages that were put into the inbox after a message of the same run with a
-    /// higher number.
+    /// Number of messages that were put into the inbox after a message of the same run with a higher number.
     pub overtaken: u64,
     /// Number of acknowledgement documents in the inbox that reject their message. Duplicates are not counted.
     pub rejecting: u64,
     /// Times from when a message was taken out of the outbox until its reply was settled.
     pub to_reply: Latencies,
     pub to_inbox: Latencies,
-    /// Times from the outbox to the event DELIVERED or, for a connectivity test, to the event of the test.
+    /// Times from the outbox until the event DELIVERED or, in a connectivity test, the event TRACING was settled.
     pub to_delivered: Latencies,
     pub to_received: Latencies,
     /// Counts of acknowledgement documents, which no other count includes. `None` if the run had no

@@ -1,4 +1,4 @@
-//! Send events, in which an endpoint reports the state of a message as text in the queue `send.event` (reference §2.6).
+//! Events in the queue `send.event` (reference §2.6). Each event reports the state of a sent message as text.
 use super::reading::{BodyContent, PropertyReader, content, first_identity};
 use super::{DecodedMessage, Oddity, RunMessageId, names};
 use std::borrow::Cow;
@@ -21,7 +21,7 @@ pub enum EventState {
     Failed,
     /// The tracing message has reached the receiver's endpoint.
     Tracing,
-    /// A state that the reference does not define, of which only the first 64 characters are kept.
+    /// The endpoint reported a state that the API does not define. Only its first 64 characters are kept.
     Unknown(String),
 }
 
@@ -59,7 +59,7 @@ impl fmt::Display for EventState {
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct SendEvent<'m> {
-    /// State that the event reports, or `None` if the body has no text.
+    /// State of the message, for example DELIVERED. `None` if the body of the event has no text.
     pub state: Option<EventState>,
     pub correlation: Option<Cow<'m, str>>,
     pub message_id: Option<Cow<'m, str>>,

@@ -4,8 +4,8 @@ use uuid::Uuid;
 
 const UUID_CHARACTERS: usize = 36;
 
-/// Identity of a message of a run. The bench uses the sequence number to find the message in its table of messages in
-/// flight.
+/// Identifies a message by the run that sent it and by its number within that run. The bench uses the sequence number
+/// to find the message in its table of messages in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RunMessageId {
     pub sequence: u64,

@@ -4,9 +4,8 @@
 //! ```text
 //! header · delivery-annotations · message-annotations · properties · application-properties · body · footer
 //! ```
-//! The sections come in this order, each at most once. Only the `data` and `amqp-sequence` sections
-//! of a body may be repeated. A message that breaks this rule, or has a property of the wrong type,
-//! cannot be decoded.
+//! The sections come in this order, each at most once. Only the `data` and `amqp-sequence` sections of a body may be
+//! repeated. A message that breaks this rule, or has a property of the wrong type, cannot be decoded.
 use super::Payload;
 use bytes::Bytes;
 use mailrun_amqp::{DecodeError, EncodedMessage, Reader, Scalar, Value, Writer};
@@ -73,8 +72,8 @@ pub struct DecodedMessage {
 }
 
 impl DecodedMessage {
-    /// Decodes a received message. The sections are only checked and located here, and are read again when a caller
-    /// asks for their content.
+    /// Checks the sections of a received message, and records where each section begins and ends. The content of a
+    /// section is read only when a caller asks for it.
     ///
     /// # Errors
     /// Fails if the bytes are not the sections of a message in the right order.
@@ -124,7 +123,7 @@ impl DecodedMessage {
         let is_valid = match code {
             DATA => section.as_binary().is_some(),
             SEQUENCE => section.as_list().is_some(),
-            // An AMQP value may have any type, so only a string that is not UTF-8 is invalid.
+            // A body value may have any AMQP type, so check only that a string or symbol is valid UTF-8.
             _ => !section.is_text() || section.as_text().is_some(),
         };
         if !is_valid {
@@ -300,7 +299,7 @@ impl AmqpMessage {
     }
 }
 
-/// Fields of the sections before the body. The header is always written, even if all its fields have default values.
+/// Fields of an outgoing message's header and properties. A header with only default values is written as well.
 #[derive(Clone, Debug, Default)]
 pub struct SectionFields<'a> {
     pub is_durable: bool,

@@ -1,5 +1,5 @@
-//! Messages of the Business Application API. This module reads messages in both directions, and builds messages as the
-//! business application builds them. It uses no sockets.
+//! Reads the messages between a business application and its endpoint in both directions, and builds the messages that
+//! a business application sends. This module uses no sockets.
 //!
 //! ```text
 //! business application ── outgoing ──▶ outbox        endpoint A
@@ -8,9 +8,8 @@
 //! business application ◀─── inbox ──── inbox         endpoint B
 //! ```
 //!
-//! A reader borrows from the message and never fails. It reports each deviation as an [`Oddity`]
-//! and reads the rest as far as possible. Property names are case-sensitive and spelled as ECP
-//! spells them.
+//! A reader borrows from the message and never fails. It reports each deviation as an [`Oddity`] and reads the rest as
+//! far as possible. Property names are case-sensitive and spelled as ECP spells them.
 pub mod event;
 pub mod identity;
 pub mod inbox;
@@ -46,7 +45,7 @@ pub fn payload(octets: impl Into<Vec<u8>>) -> Payload {
 
 /// Names of application properties (reference: ECP Business Application AMQP API).
 pub mod names {
-    /// Component code of the receiver, without which no message is valid.
+    /// Code of the receiving endpoint, which ECP calls its component code. A message without it is invalid.
     pub const RECEIVER_CODE: &str = "receiverCode";
     pub const SENDER_CODE: &str = "senderCode";
     /// Message type, which ECP requires in each message.
@@ -72,9 +71,8 @@ pub mod names {
     pub const ERROR_DETAILS: &str = "errorDetails";
 }
 
-/// A deviation of a received message from the reference. A run names and counts deviations, but
-/// does not fail because of them. Each variant has few possible values, so that a run can count
-/// deviations by kind in bounded memory.
+/// A deviation of a received message from the reference. A run names and counts deviations, but does not fail because
+/// of them. Each variant has few possible values, so that a run can count deviations by kind in bounded memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Oddity {
     /// The message lacks this property, which the reference requires.

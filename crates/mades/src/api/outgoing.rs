@@ -17,8 +17,8 @@ pub struct OutgoingProperties {
     /// Priority of the messages, or `None` to write no priority, which means 4 (AMQP 1.0 part 3 §3.2.1).
     pub priority: Option<u8>,
     pub is_tracing: bool,
-    /// Run to which these messages refer. Each message names in `baCorrelationID` the message of that run with the same
-    /// number.
+    /// Set for acknowledgements: the run whose messages they acknowledge. An acknowledgement has the same number as the
+    /// acknowledged message, and names it in `baCorrelationID`.
     pub about_run: Option<Uuid>,
 }
 
@@ -54,8 +54,8 @@ pub struct OutgoingTemplate {
 }
 
 impl OutgoingTemplate {
-    /// Rewrites the message for this sequence number. The payload stays the same. `created_at_ms` is in milliseconds
-    /// since 1970.
+    /// Overwrites the ids and the creation time in the message, so that it becomes message number `sequence` of the
+    /// run. The payload stays the same. `created_at_ms` is in milliseconds since 1970.
     pub fn fill(&mut self, sequence: u64, created_at_ms: i64) -> &AmqpMessage {
         RunMessageId { sequence, run: self.run }.write_into(&mut self.identity);
         let properties = &self.properties;
@@ -98,7 +98,7 @@ impl OutgoingTemplate {
         self.message.payload = payload;
     }
 
-    /// Does the same as [`fill`](Self::fill), with a new payload.
+    /// Rewrites the message for this sequence number as [`fill`](Self::fill) does, and replaces the payload.
     pub fn fill_with(&mut self, sequence: u64, created_at_ms: i64, payload: Payload) -> &AmqpMessage {
         self.set_payload(payload);
         self.fill(sequence, created_at_ms)

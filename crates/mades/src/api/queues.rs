@@ -1,4 +1,4 @@
-/// Names of an endpoint's queues. They share a prefix, so that several endpoints can use one broker.
+/// Names of the queues between an application and its endpoint. The prefix lets several endpoints share one broker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndpointQueueNames {
     pub outbox: String,
@@ -22,8 +22,8 @@ impl EndpointQueueNames {
         }
     }
 
-    /// Returns the queue names of an EDX toolbox. Unlike an ECP endpoint, a toolbox replies in `{prefix}.reply` and not
-    /// in `{prefix}.outbox.reply`.
+    /// Returns the queue names of an EDX toolbox, to which an application can connect instead of an ECP endpoint.
+    /// Unlike an ECP endpoint, a toolbox replies in `{prefix}.reply` and not in `{prefix}.outbox.reply`.
     pub fn edx(prefix: &str) -> Self {
         Self {
             outbox: format!("{prefix}.outbox"),

@@ -9,11 +9,11 @@ use uuid::Uuid;
 pub enum BodyContent<'m> {
     Data(Vec<&'m [u8]>),
     Text(&'m str),
-    /// An `amqp-value` of binary, which some clients write instead of data.
+    /// An `amqp-value` section with a binary value, which some clients write instead of a `data` section.
     Binary(&'m [u8]),
-    /// Any other body. The text names its section and, for an `amqp-value`, its type.
+    /// A body that the API does not use. The string names the section and, for an `amqp-value`, the type of the value.
     Other(&'static str),
-    /// No body, or an `amqp-value` of null, which some clients write instead of no body.
+    /// No body, or an `amqp-value` of null, which some clients write for an empty body.
     Empty,
 }
 
@@ -146,7 +146,7 @@ impl<'m> PropertyReader<'m> {
     }
 }
 
-/// Returns the first of these ids that has the form of a run's identity.
+/// Returns the first id that has the form of a run's message id, `<sequence>-<run uuid>`.
 pub(super) fn first_identity(ids: &[&Option<Cow<'_, str>>]) -> Option<RunMessageId> {
     ids.iter().filter_map(|id| id.as_deref()).find_map(RunMessageId::read)
 }

@@ -9,8 +9,8 @@
 //! </StatusDocument>
 //! ```
 //!
-//! The reader limits the size, the depth and the length of the history. It refuses document types
-//! with definitions, because entities can expand to any size.
+//! `StatusDocument::read` refuses a document that is too large, is nested too deeply, or lists too many states in its
+//! history. It also refuses document types with definitions, because entities can expand to any size.
 use crate::xml;
 use quick_xml::XmlVersion;
 use quick_xml::escape::escape;
@@ -59,7 +59,7 @@ pub enum StatusDocumentError {
     /// The document has a document type that defines something, such as entities.
     #[error("the document type of the status document defines entities or elements")]
     DocumentType,
-    /// The document is nested more deeply, or has a longer history, than any real status document.
+    /// The nesting or the number of states in the history exceeds a limit that no real status document reaches.
     #[error("the status document is nested too deeply or its history is too long")]
     Excessive,
     /// The document is not a status document, or it has no final status.
@@ -129,8 +129,8 @@ fn write_value(xml: &mut String, name: &str, value: Option<&str>) {
     let _ = write!(xml, "<{name} v=\"");
     for character in escape(value).chars() {
         match character {
-            // Readers of XML replace these characters in attributes by spaces unless they are
-            // written as references (XML 1.0 §3.3.3).
+            // Write line breaks and tabs as references, because XML parsers replace unescaped ones in attributes by
+            // spaces (XML 1.0 §3.3.3).
             '\n' | '\r' | '\t' => {
                 let _ = write!(xml, "&#{};", u32::from(character));
             }

@@ -18,8 +18,8 @@ pub fn check(data: &[u8]) {
     assert!(content(&message).octets().map(<[u8]>::len).sum::<usize>() <= data.len());
 }
 
-/// Reads a message as one in the inbox, a send event, a reply and a submission to the outbox. A reader that cannot
-/// interpret the message must report a deviation.
+/// Reads the same message four times: as an inbox message, as a send event, as a reply and as a submission to the
+/// outbox. A reader that cannot interpret the message must report a deviation.
 pub(crate) fn check_message(message: &DecodedMessage) {
     let arrived = InboxMessage::read(message);
     assert_eq!(arrived.identity(), inbox::identity(message));

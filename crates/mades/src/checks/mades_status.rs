@@ -1,5 +1,5 @@
-//! Reads any bytes as an EDX status document. A document that the reader accepts must stay the same
-//! when it is written and read again.
+//! Passes arbitrary bytes from a fuzz target to the reader of EDX status documents. A document that the reader accepts
+//! must stay the same when it is written and read again.
 use crate::api::StatusDocument;
 
 pub fn check(data: &[u8]) {

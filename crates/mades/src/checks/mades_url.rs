@@ -1,5 +1,5 @@
-//! Reads any text as the URL of a broker and as a message id. A text that a reader accepts must
-//! stay the same when it is written and read again.
+//! Passes arbitrary text from a fuzz target to the parsers of broker URLs and of message ids. What a parser accepts
+//! must stay the same when it is written and read again.
 use crate::BrokerUrl;
 use crate::api::RunMessageId;
 

@@ -1,5 +1,5 @@
-//! Reads any bytes as a ledger file. Either they are refused, or the ledger contains the same units
-//! after it was written and read again.
+//! Checks that arbitrary bytes are either refused as a ledger file, or give a ledger that has the same content after it
+//! was written and read again.
 use crate::ledger::Ledger;
 
 pub fn check(data: &[u8]) {

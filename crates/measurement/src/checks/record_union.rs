@@ -1,5 +1,5 @@
-//! Reads any bytes as the record of one part of a load. If such a record can be added to a union
-//! once, it can be added again, and the union can be written as JSON.
+//! Reads arbitrary bytes as the record of one part of a load, and adds the record to a union twice. The union must
+//! accept both or refuse both, and must be able to write its sum as JSON.
 use crate::record::Record;
 use crate::union::RecordUnion;
 

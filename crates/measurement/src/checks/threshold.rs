@@ -1,6 +1,6 @@
-//! Reads any text as a threshold, and as an encoded histogram. A text that is refused as a threshold must give an error
-//! message. An accepted threshold must stay the same when its expression is read again, and evaluating it must not
-//! panic.
+//! Checks that neither the parser of thresholds nor the decoder of histograms panics on an arbitrary text. A text that
+//! is refused as a threshold must give an error message. An accepted threshold must stay the same when its expression
+//! is read again, and evaluating it must not panic.
 use crate::Latencies;
 use crate::record::Record;
 use crate::threshold::{RunProtocol, Threshold, fate_of};

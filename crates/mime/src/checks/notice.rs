@@ -1,5 +1,5 @@
-//! Reads any bytes as a notification. The result must not depend on how the bytes are divided into blocks, and its size
-//! must be bounded.
+//! Parses arbitrary bytes as a delivery notification (RFC 3464). The parsed [`Notice`] must not depend on how the bytes
+//! are divided into blocks, and its texts and its number of recipients must be bounded.
 use crate::{Notice, NoticeReader};
 
 fn read(message: &[u8], block: usize) -> Option<Notice> {

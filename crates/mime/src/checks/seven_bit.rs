@@ -1,5 +1,5 @@
-//! Converts any bytes as a message for a server without 8BITMIME. The message must be left alone,
-//! refused or made 7-bit. If it is made 7-bit, restoring it in any blocks must return the original
+//! Checks the conversion for servers without 8BITMIME with arbitrary bytes as a message. A 7-bit message must be left
+//! alone, and any other message must be converted or refused. Restoring a converted message must return the original
 //! body.
 use crate::{MARKER, Restorer};
 
@@ -21,8 +21,8 @@ pub fn check(data: &[u8]) {
     match crate::to_seven_bit(message, "relay.example") {
         Ok(Some(converted)) => {
             assert!(converted.len() <= 4 * message.len() + (65 << 10));
-            // Do not expect the original of a message that already has a marker, because the
-            // restorer cannot tell the two conversions apart.
+            // The restorer would take a marker field (`X-MIME-Autoconverted`) in the original message for a marker of
+            // the conversion. Do not compare the restored body of such a message.
             if memchr::memmem::find(message, MARKER).is_none() {
                 check_restored(message, &converted, usize::from(block) + 1);
             }

@@ -14,24 +14,24 @@ use super::recipient::{NoticeAction, NoticeRecipient, is_reply, mailbox};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Section {
-    /// Text outside of the other sections, which names no recipients.
+    /// Text that belongs to none of the other sections, such as an introduction, and names no recipients.
     #[default]
     Text,
-    /// Exim: addresses are indented by two columns, and their reasons by more.
+    /// List of Exim, in which addresses are indented by two columns, and reasons for the failure by more.
     Exim(NoticeAction),
-    /// sendmail: addresses begin their lines, and their reasons are indented.
+    /// List of sendmail, in which addresses are not indented, and reasons for the failure are indented.
     Sendmail(NoticeAction),
     /// sendmail: transcript of the session with the next hop, which contains the replies that explain the failure.
     Transcript,
     /// qmail (QSBMF): each paragraph begins with an address and a colon.
     Qmail,
-    /// The returned message, whose lines name no more recipients.
+    /// Copy of the undelivered message. The reader skips it to the end of the notification.
     Returned,
 }
 
 impl Section {
-    /// Reads a line, without its end, and returns the section of the next line. Adds at most `limit` recipients in
-    /// total.
+    /// Reads a line of this section, without its line end, and adds the recipients that the line names, up to `limit`
+    /// in total. Returns the section that continues after this line: a new section if the line is a heading.
     pub(super) fn line(self, line: &[u8], recipients: &mut Vec<NoticeRecipient>, limit: usize) -> Self {
         if self == Self::Returned {
             return self;
@@ -113,7 +113,8 @@ impl Section {
     }
 }
 
-/// Adds a line to a recipient's reason. If it begins with the words `original`, sets the original address instead.
+/// Adds a line to the reason why delivery to a recipient failed. If the line begins with `original`, for example with
+/// `(generated from `, stores the address after that as the original address instead.
 fn explain(recipient: Option<&mut NoticeRecipient>, line: &[u8], original: &[u8]) {
     let Some(recipient) = recipient else { return };
     match line.strip_prefix(original) {

@@ -1,4 +1,4 @@
-//! The part of a notification about one recipient.
+//! What a notification says about one recipient: addresses, action, status code and reason.
 
 /// Maximum length of an address: 64 characters before the `@`, and 255 after it (RFC 5321 §4.5.3.1).
 const MAX_ADDRESS_CHARACTERS: usize = 320;
@@ -13,12 +13,12 @@ pub enum NoticeAction {
     Failed,
     /// The server keeps the message and tries again.
     Delayed,
-    /// The server delivered, relayed or expanded the message, or the notification uses a word that RFC 3464 does not
-    /// define.
+    /// Any other action: the server delivered, relayed or expanded the message, or stated an action that RFC 3464 does
+    /// not define.
     Other,
 }
 
-/// A recipient, as a notification describes it.
+/// What a notification says about one recipient. A text is empty if the notification does not contain it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NoticeRecipient {
     /// Address to which the sender sent the message, or an empty text if the notification does not contain it.
@@ -44,8 +44,8 @@ impl NoticeRecipient {
         if self.original.is_empty() { &self.address } else { &self.original }
     }
 
-    /// Adds a line to the reason. If the line is the first reply of the next hop, it replaces the earlier lines,
-    /// because they only say where the reply came from.
+    /// Adds a line to the diagnostic text, up to `MAX_DIAGNOSTIC_CHARACTERS` in total. The first line that is an SMTP
+    /// reply replaces the lines before it, because they only say which server sent the reply.
     pub(super) fn explain(&mut self, line: &[u8]) {
         let line = line.trim_ascii();
         if is_reply(line) && !is_reply(self.diagnostic.as_bytes()) {

@@ -1,4 +1,4 @@
-//! Checks the parser of `chronyc -c tracking` with any bytes. If the parser finds a bound, the
+//! Checks the parser of the output of `chronyc -c tracking` with arbitrary bytes. If the parser finds a bound, the
 //! report must have 14 fields, and the bound must agree with the fields that determine it.
 use crate::chrony::parse_tracking;
 use std::time::Duration;

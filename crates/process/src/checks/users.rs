@@ -1,5 +1,5 @@
-//! Checks the parser of a file of users with any text. Either the parser reports a mistake, or
-//! every user in the file can log in with the right password and nobody else can.
+//! Checks the parser of a file of users with arbitrary text. Either the parser reports a mistake, or each user in the
+//! file can log in with the right password, and not with a wrong one.
 use crate::users::Users;
 use mailrun_smtp::login::{Auth, Proof};
 use mailrun_smtp::sasl::Mechanism;
@@ -13,7 +13,7 @@ pub fn check(data: &[u8]) {
         Err(error) => return assert!(!error.to_string().is_empty()),
     };
     let lines = text.lines().filter(|line| !line.starts_with('#'));
-    // If a name occurs several times, its last password counts in `Users` and in this map.
+    // If a name occurs several times, `Users` takes its last password, and so does this map.
     let passwords: HashMap<&str, &str> = lines.filter_map(|line| line.split_once(':')).collect();
     assert!(!passwords.is_empty());
     for (name, password) in passwords {

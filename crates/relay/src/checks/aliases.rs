@@ -1,5 +1,5 @@
-//! Reads any text as an alias file. The parser must either report mistakes at positions within the
-//! text, or return aliases whose expansion ends within the promised limits.
+//! Checks the parser of alias files with arbitrary text, for fuzz targets and property tests. The parser must either
+//! report mistakes at positions within the text, or return aliases that each expand to at most 1,000 targets.
 use crate::routing::aliases::{AliasContext, AliasTarget, Aliases, normalize_local_part};
 use mailrun_smtp::Domain;
 
@@ -18,7 +18,7 @@ pub fn check(data: &[u8]) {
             return;
         }
     };
-    // Expand every piece between line ends, colons and at signs, because each defined name is such a piece.
+    // Split at all characters that delimit aliases, so that every alias of the file is among the names to expand.
     for name in text.split([':', '\n', '@']).map(str::trim) {
         let _ = normalize_local_part(name);
         let Some(meant) = aliases.expand(name, &Domain::new("a")) else { continue };

@@ -1,5 +1,5 @@
-//! Builds DSNs from any reply of a next hop and any message. The DSN must consist of valid lines,
-//! and must have the right number of parts and recipient groups.
+//! Checks the DSNs about arbitrary messages and replies, for fuzz targets and property tests. Each DSN must consist of
+//! valid lines, and must have the right number of parts and recipient groups.
 use crate::dsn::facts::{DsnAction, DsnFacts, DsnRecipient};
 use crate::dsn::report::{self, Dsn};
 use crate::message::envelope::OriginalAddress;

@@ -1,5 +1,5 @@
-//! Decodes any bytes as an envelope and as a note, which records the progress of a message. The
-//! decoder must either reject the bytes, or encoding the result must return the same bytes.
+//! Checks the decoders of envelopes and of notes about a message's progress with arbitrary bytes, for fuzz targets and
+//! property tests. A decoder must reject the bytes, or return a value whose encoding is the same bytes.
 use crate::message::envelope::{MessageEnvelope, MessageProgress, decode_note, encode_note};
 
 pub fn check(data: &[u8]) {

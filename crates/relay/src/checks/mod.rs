@@ -1,5 +1,5 @@
-//! Checks of the relay's parsers and DSNs with arbitrary input. Property tests and fuzz targets
-//! call these functions, which panic if a guarantee is broken.
+//! Functions that check the relay's parsers and DSNs. Property tests and fuzz targets call them with arbitrary input,
+//! and they panic if a guarantee is broken.
 pub mod aliases;
 pub mod bounce;
 pub mod config;

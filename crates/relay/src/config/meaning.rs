@@ -22,8 +22,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 const MIN_SPOOL_BYTES: u64 = 1 << 20;
-/// Minimum value of `max_hops`. A relay must not suspect a loop below this number of `Received:` fields (RFC 5321
-/// §6.3).
+/// Minimum value that the configuration may set for `max_hops`. A relay must not suspect a loop below this number of
+/// `Received:` fields (RFC 5321 §6.3).
 const MIN_HOP_LIMIT: u64 = 100;
 
 pub(super) fn read(text: &str, file: &Path, outside: &ConfigEnvironment<'_>) -> Result<Config, ConfigErrors> {
@@ -75,7 +75,7 @@ impl<'a> SectionReader<'a> {
         self.errors.ok_or_add(&at, outcome).map(|()| Networks(networks))
     }
 
-    /// Reads the recipients of DSNs. If DSNs go to the postmaster, mail to that address must be
+    /// Reads the section `[dsn]`. If it sends DSNs to the postmaster, reports an error unless mail to the postmaster is
     /// deliverable.
     fn dsn(self, root: &mut Section<'a>, config: &mut Config) {
         config.dsn.postmaster = format!("postmaster@{}", config.router.primary_domain().unwrap_or(&config.hostname));
@@ -220,8 +220,8 @@ impl<'a> SectionReader<'a> {
 
     fn limits(self, root: &mut Section<'a>, spool: &SpoolConfig) -> RelayLimits {
         let mut limits = RelayLimits::default();
-        // Refuse a message that can never fit into the spool as too large, because after a temporary error, the client
-        // would try again in vain. The default limit leaves room for more than one message even in a small spool.
+        // A message that is larger than the spool must get a permanent error. After a temporary error, the client would
+        // retry in vain. The default limit is at most a quarter of `spool.max_size`, so several messages fit.
         let max_message_bytes = spool.max_message_bytes();
         limits.message_bytes = limits.message_bytes.min(spool.max_bytes / 4).min(max_message_bytes);
         let Some(mut section) = root.table("limits") else { return limits };

@@ -83,9 +83,9 @@ impl Config {
         Self::parse(text, Path::new("relay.toml"), &ConfigEnvironment::of_process()).expect("nothing is wrong with it")
     }
 
-    /// Returns a configuration without a file. All mail that arrives at `listen` goes to `to`
-    /// (`HOST[:PORT]`, `lmtp:HOST:PORT`, `lmtp:unix:PATH` or `discard`). The spool is in the
-    /// directory `spool`.
+    /// Builds a configuration from command-line flags, without a configuration file. All mail that arrives at `listen`
+    /// goes to `to` (`HOST[:PORT]`, `lmtp:HOST:PORT`, `lmtp:unix:PATH` or `discard`). The spool is in the directory
+    /// `spool`.
     ///
     /// # Errors
     /// Fails if one of the flags is invalid. The message names the flag.
@@ -275,8 +275,8 @@ mod tests {
         assert!(!format!("{config:?}").contains("pass word"), "secrets are not printed");
     }
 
-    /// Lines that make a configuration invalid, and the beginning of each error message that they
-    /// must cause, without the file's name.
+    /// Lines that make a configuration invalid, and the error messages that they must cause. Only the beginning of each
+    /// message is given, without the name of the file.
     type ConfigErrorRow = (&'static str, &'static [&'static str]);
 
     fn check(rows: &[ConfigErrorRow]) {
@@ -628,8 +628,7 @@ mod tests {
             let error = parse(&format!("spool.directory = 's'\nnetworks = [{networks}]")).unwrap_err().to_string();
             assert!(error.contains(complaint), "{networks}: {error}");
         }
-        // Accept networks with less than half of all addresses, because a single owner may have
-        // them.
+        // Smaller networks must be accepted. The relay refuses only networks that are too large for a single owner.
         for networks in [
             "'0.0.0.0/2'",
             "'10.0.0.0/8', '172.16.0.0/12', '192.168.0.0/16', 'fc00::/7', 'fe80::/10'",

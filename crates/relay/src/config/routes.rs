@@ -166,8 +166,8 @@ impl<'a> RouteReader<'a, '_> {
         misplaced("port", &["mx"], "mx = true (for smtp write HOST:PORT)");
     }
 
-    /// Reads a key that can only be true. Reports `key = false` as a mistake, because it has no
-    /// effect.
+    /// Reads a flag whose only permitted value is `true`, and returns `None` if the flag is missing. The value `false`
+    /// is reported as a mistake, because it has no effect.
     fn true_flag(self, section: &mut Section<'a>, key: &'static str) -> Option<()> {
         let span = section.key(key)?;
         match section.flag(key) {
@@ -304,8 +304,8 @@ impl<'a> RouteReader<'a, '_> {
         is_misplaced
     }
 
-    /// Reads the section `[local]`. Also returns the position of each domain in the file, so that
-    /// domains without a destination can be reported there after the routes are known.
+    /// Reads `[local]`, the section about the relay's own domains. Also returns the position of each domain in the
+    /// file, because the caller must report domains without a destination after it has read the routes.
     fn local(self, mut section: Section<'a>, has_routes: bool) -> (LocalDomains, Vec<(Range<usize>, String)>) {
         let domains = section.list("domains", "[\"example.com\"]").unwrap_or_default();
         for (span, domain) in &domains {

@@ -1,5 +1,5 @@
-//! The settings of a relay with their defaults, and access to what the configuration depends on
-//! besides its file: other files, environment variables and the host's name.
+//! The settings of a relay with their defaults. A configuration also depends on other files, on environment variables
+//! and on the host's name, to which this module gives access.
 use crate::message::envelope::Client;
 use crate::qmgr::retry::RetrySchedule;
 use crate::routing::{Access, LocalDomains, Mx, RouteTarget, Router};
@@ -23,8 +23,8 @@ const MAX_FILE_BYTES: u64 = 64 << 20;
 pub struct Config {
     /// The relay's name in the greeting, in `Received:` fields and in DSNs.
     pub(crate) hostname: String,
-    /// Set if the configuration contains `hostname`. Otherwise the relay uses the host's name,
-    /// which other servers on this host may use as well.
+    /// Set if the configuration contains `hostname`. Only then does a server that greets with the relay's name indicate
+    /// a mail loop, because other servers on this host may use the host's name as well.
     pub(crate) has_own_name: bool,
     pub listen: Vec<Endpoint>,
     /// Addresses at which TLS begins before the greeting.
@@ -58,8 +58,8 @@ pub struct Config {
     pub control: PathBuf,
     /// Number of workers, or `None` for half the number of processors.
     pub workers: Option<usize>,
-    /// Time for which event loops poll for events before they sleep. It is only for measurements,
-    /// so the file has no key for it.
+    /// Time for which event loops poll for events before they sleep. Only the option `--busy-poll` sets this time. The
+    /// configuration file has no key for it, because it serves measurements.
     pub busy_poll: BusyPoll,
     pub log: LogLevel,
 }
@@ -138,13 +138,13 @@ impl SpoolConfig {
     }
 }
 
-/// Time at which a message is answered 250.
+/// The moment at which the relay answers 250 to a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum DurabilityLevel {
     /// When the message is on disk, so that it survives a power failure
     #[default]
     Sync,
-    /// When the kernel has the message, so that it survives a crash of this process
+    /// When the kernel has the message: it survives a crash of this process, but no power failure
     Write,
     /// Immediately: the message is only in memory, and any crash loses it
     Memory,
@@ -158,8 +158,8 @@ impl DurabilityLevel {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RelayLimits {
     pub(crate) message_bytes: u64,
-    /// Maximum number of bytes of all messages that are being received or wait for their 250. It is
-    /// at least the size of one message.
+    /// Maximum total size, in bytes, of the messages that clients are sending or that the relay has not answered with
+    /// 250 yet. It is at least the maximum size of one message.
     pub incoming_bytes: u64,
     pub(crate) recipients: usize,
     pub(crate) sessions: usize,
@@ -189,7 +189,7 @@ impl Default for RelayLimits {
             junk_commands: 100,
             no_message_timeout: Duration::from_secs(1800),
             message_timeout: Duration::from_secs(3600),
-            // 500 bytes per second is Postfix's default, and half of what a modem with 9,600 bits per second can send.
+            // This is Postfix's default. Even a modem with 9,600 bits per second sends twice as fast.
             min_data_rate: 500,
             client: ClientLimits::default(),
         }
@@ -244,8 +244,8 @@ pub(crate) struct DeliveryLimits {
     pub(crate) greeting_5xx: RefusedGreeting,
 }
 
-/// Meaning of a 5xx instead of a greeting. RFC 5321 §3.1 leaves the meaning open. The server may
-/// refuse this client for good, or it may be out of order while other servers accept the mail.
+/// How the relay treats a server that sends a 5xx reply instead of a greeting. RFC 5321 §3.1 leaves open whether the
+/// server refuses this client for good, or is out of order while other servers accept the mail.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum RefusedGreeting {
     /// Try the next server, and defer the message if there is none (Postfix:
@@ -292,8 +292,8 @@ pub(crate) enum DsnTarget {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum SuccessDsnPolicy {
     Everyone,
-    /// Clients in `networks`, clients on Unix-domain sockets, and clients that have logged in are
-    /// notified.
+    /// Only clients in `networks`, clients on Unix-domain sockets, and clients that have logged in get the success DSNs
+    /// for which they ask.
     #[default]
     Networks,
     Nobody,
@@ -363,13 +363,12 @@ pub(crate) struct ConfigEnvironment<'a> {
     pub(crate) variable: &'a dyn Fn(&str) -> Option<String>,
     pub(crate) hostname: String,
     pub(crate) mode: &'a dyn Fn(&Path) -> Option<u32>,
-    /// Scope of delivery that applies unless the file itself allows public addresses.
+    /// Addresses to which the relay may deliver even if its configuration file does not allow public addresses.
     pub(crate) delivery_scope: DeliveryScope,
     pub(crate) can_store_in: &'a StorageCheck,
 }
 
-/// Checks whether a directory can hold a spool, without changing anything. The directory need not
-/// exist.
+/// Checks whether a directory can hold a spool, without changing anything. The directory need not exist.
 pub(crate) type StorageCheck = dyn Fn(&Path) -> Result<(), String>;
 
 impl ConfigEnvironment<'_> {
@@ -386,7 +385,7 @@ impl ConfigEnvironment<'_> {
     }
 }
 
-/// Reads a whole file. Fails if it is longer than [`MAX_FILE_BYTES`], which no valid file is.
+/// Reads the configuration or a file that it names. Fails above [`MAX_FILE_BYTES`], which no valid file exceeds.
 pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
@@ -453,10 +452,11 @@ impl Config {
         of_hops.chain(self.file_warnings.iter().cloned()).collect()
     }
 
-    /// Returns the changed keys that take effect only after a restart. A reload reports them.
+    /// Returns the keys that have other values in `new`, but take effect only after a restart. A reload reports these
+    /// keys.
     pub(crate) fn needs_restart(&self, new: &Self) -> Vec<&'static str> {
-        // Name every field, so that the compiler asks whether a new field needs a restart. Fields with `_` need none,
-        // because the relay reads them from the current configuration each time.
+        // List every field, so that a new field does not compile until somebody decides whether changing it needs a
+        // restart. Fields with `_` need no restart, because the relay always reads them from the current configuration.
         let Self {
             hostname,
             has_own_name,

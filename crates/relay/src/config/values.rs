@@ -1,5 +1,4 @@
-//! Parses the values of keys: words, numbers, times, networks and addresses. Errors say what to
-//! write instead.
+//! Parses the values of keys: words, numbers, times, networks and addresses. Each error message suggests a valid value.
 use crate::routing::is_domain;
 use ipnet::IpNet;
 use mailrun_net::Endpoint;
@@ -82,17 +81,18 @@ pub(super) fn network(text: &str) -> Result<IpNet, String> {
     Ok(network.trunc())
 }
 
-/// Describes the networks if trusting them would make an open relay, because no single owner has so
-/// many addresses. The limits are half of IPv4 and half of the allocated IPv6 (2000::/3). The
-/// prefix under which a NAT64 translator shows all IPv4 addresses is also too large (RFC 6052
-/// §2.1).
+/// Returns a description of the trusted networks if they contain more addresses than any single owner has, so that the
+/// relay would be open to strangers. The limits are half of all IPv4 and half of the allocated IPv6 addresses
+/// (2000::/3). Networks that contain 64:ff9b::/96 are also too large, because a NAT64 translator maps all IPv4
+/// addresses to this prefix (RFC 6052 §2.1).
 pub(super) fn is_open_relay(networks: &[IpNet]) -> Option<&'static str> {
     let all = IpNet::aggregate(&networks.to_vec());
     let hosts_v4 = |network: &IpNet| match network {
         IpNet::V4(network) => 1_u64 << (32 - network.prefix_len()),
         IpNet::V6(_) => 0,
     };
-    // Count networks of /64, because this is the smallest network that a site is assigned.
+    // Count IPv6 in units of /64, because this is the smallest network that a site is assigned. A network that is
+    // smaller than a /64 adds 0 to the sum.
     let subnets_v6 = |network: &IpNet| match network {
         IpNet::V6(network) if network.prefix_len() < 64 => 1_u128 << (64 - network.prefix_len()),
         _ => 0,

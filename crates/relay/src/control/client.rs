@@ -10,8 +10,8 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// Maximum time for which the client waits for a reply. It is longer than the time for which the
-/// relay itself waits for its workers.
+/// Maximum time for which the client waits for a reply. It is longer than the time for which the relay waits for its
+/// workers, so that the client still receives an error about a worker that does not answer.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub struct ControlClient(BufReader<UnixStream>);
@@ -20,7 +20,7 @@ pub struct ControlClient(BufReader<UnixStream>);
 pub enum ControlOutcome {
     Done,
     Refused(String),
-    /// The caller has stopped the command with `Break`, and the rest of the reply was not read.
+    /// The caller has returned `Break` from `each`, so the remaining replies were not read.
     Stopped,
 }
 
@@ -36,13 +36,13 @@ impl ControlClient {
         Ok(Self(BufReader::new(stream)))
     }
 
-    /// Sends a request and calls `each` with every reply except the last. After `Break`, the rest of
-    /// the reply is not read, so the connection cannot be used for another request.
+    /// Sends a request and calls `each` with every reply except the last. After `Break`, the remaining replies are not
+    /// read, so the connection cannot be used for another request.
     ///
     /// # Errors
-    /// Fails if the relay's answer is incomplete, so that the caller does not know whether the
-    /// relay has executed the request. If `each` fails, for example because its output is closed,
-    /// it must keep the error and return `Break`, because the error is not one of the connection.
+    /// Fails if the relay's answer is incomplete, so that the caller does not know whether the relay has executed the
+    /// request. If `each` itself fails, for example because standard output is closed, it must store its error and
+    /// return `Break`. This function does not return errors of `each`.
     pub fn send(
         &mut self,
         request: &ControlRequest,
@@ -50,8 +50,8 @@ impl ControlClient {
     ) -> Result<ControlOutcome> {
         let mut line = serde_json::to_vec(request).context("a request is always JSON")?;
         line.push(b'\n');
-        // A relay that is out of connections refuses before it reads the request, so look for its
-        // reply even if the request could not be sent.
+        // A relay with too many connections replies and disconnects without reading the request. Sending the request
+        // may then fail, so look for a reply in any case.
         let sent = self.0.get_mut().write_all(&line);
         loop {
             line.clear();
@@ -92,7 +92,7 @@ mod tests {
     const END: &[u8] = b"{\"is\":\"end\"}\n";
 
     /// Sends a request to a relay that writes `reply` and closes the connection. If `reads` is
-    /// false, the relay does so before the request is sent.
+    /// false, the relay does not wait for the request.
     fn outcome(reply: &[u8], reads: bool) -> Result<ControlOutcome> {
         let (ours, mut theirs) = UnixStream::pair()?;
         let reply = reply.to_owned();

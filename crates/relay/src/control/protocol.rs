@@ -50,7 +50,7 @@ pub enum CommandScope {
     All,
 }
 
-/// Number of a message in the queue. Its external form has 16 hexadecimal digits.
+/// Number that identifies a message in the queue. Its external form has 16 hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct QueueId(pub u64);
@@ -107,8 +107,8 @@ pub struct EntryRow {
     pub attempts: u32,
     pub received_unix_s: u64,
     pub age_s: u64,
-    /// Unix time in seconds at which the relay retries a deferred entry, or connects again to the
-    /// unreachable next hop of a ready entry. `None` for all other entries.
+    /// Unix time, in seconds, of the next attempt to deliver a deferred entry or, for a ready entry whose next hop
+    /// could not be reached, of the next connection to this next hop. `None` for all other entries.
     pub next_unix_s: Option<u64>,
     pub expires_unix_s: u64,
     /// Last refusal of the entry, or the reason why the next hop cannot be reached.
@@ -117,7 +117,7 @@ pub struct EntryRow {
     /// next hop failed.
     #[serde(default)]
     pub hop_is_shut: bool,
-    /// Addresses of the recipients. Empty except in the answer to `show`.
+    /// Addresses of the recipients that this entry of the queue contains. Empty except in the answer to `show`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub to: Vec<String>,
 }
@@ -170,8 +170,8 @@ pub struct MessageRow {
     pub user: Option<String>,
 }
 
-/// Statistics of one next hop, summed over all workers. The counts by state are numbers of queue
-/// entries.
+/// Statistics of one next hop, summed over all workers. The fields named after a state, such as `ready`, count the
+/// queue entries in that state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HopRow {
     pub hop: String,

@@ -10,7 +10,7 @@ use std::rc::Rc;
 /// Maximum number of next hops that are listed individually. The others are summed up in one row,
 /// because a queue may have a hundred thousand next hops.
 const MAX_DESTINATIONS: usize = 100;
-/// Name of the row that sums up the other next hops. No next hop can have this name.
+/// Name of the row that sums up all next hops that are not listed individually. No next hop can have this name.
 const OTHERS: &str = "(others)";
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -20,8 +20,7 @@ pub(crate) struct QueueStats {
     pub(crate) hops: Vec<HopRow>,
 }
 
-/// Collects the statistics of all workers, and blocks until all have answered. Fails if one of them
-/// does not answer.
+/// Collects the statistics of all workers, and blocks until all have answered. Fails if one of them does not answer.
 pub(crate) fn collect_queue_stats(relay: &RunningRelay) -> Result<QueueStats, WorkerUnavailable> {
     let mut stats = QueueStats { totals: totals(relay), hops: Vec::new() };
     let mut hops = HashMap::new();
@@ -56,8 +55,8 @@ fn totals(relay: &RunningRelay) -> TotalsRow {
     }
 }
 
-/// Returns the statistics of one worker. Next hops beyond the `MAX_DESTINATIONS` largest are summed
-/// up without copying them, because copies would take time of the worker's event loop.
+/// Returns a worker's totals, its number of next hops, and rows for the `MAX_DESTINATIONS` next hops with the most
+/// entries. The others are only summed up, because copying all of them would block the worker's event loop.
 fn worker_stats(worker: &Rc<RelayWorker>) -> (crate::qmgr::QueueTotals, usize, Vec<HopRow>) {
     let queue = worker.queue.borrow();
     let hops = worker.destinations().borrow();
@@ -124,7 +123,8 @@ fn merge(sum: &mut HopRow, row: &HopRow) {
 
 /// Returns the rows of the largest next hops, followed by a row that sums up the others.
 fn largest(mut hops: Vec<HopRow>) -> Vec<HopRow> {
-    // Sort rows that already sum up several hops to the end, so that they go into the final sum.
+    // Sort the row `OTHERS`, in which the workers have summed up small next hops, behind all named next hops. The code
+    // below merges this row and the named next hops beyond `MAX_DESTINATIONS` into one row.
     hops.sort_by(|a, b| {
         let key = |hop: &HopRow| (hop.hop == OTHERS, std::cmp::Reverse(hop.entries()));
         key(a).cmp(&key(b)).then_with(|| a.hop.cmp(&b.hop))

@@ -21,10 +21,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Maximum number of queue entries that a worker lists in one turn. This takes a fraction of a
+/// Maximum number of queue entries that a worker lists in one call, which blocks its event loop for a fraction of a
 /// millisecond.
 const LIST_PAGE_ENTRIES: u32 = 500;
-/// Maximum number of messages that a worker changes in one turn. It is less than a page of a list,
+/// Maximum number of queue entries whose messages a worker changes in one call. It is smaller than the limit for lists,
 /// because each change may write to the spool.
 const CHANGE_PAGE_ENTRIES: u32 = 100;
 const MAX_CONNECTIONS: usize = 16;
@@ -57,8 +57,7 @@ pub(crate) fn open(path: &Path, relay: &Arc<RunningRelay>) -> Result<ControlSock
 }
 
 fn accept_connections(listener: &UnixListener, relay: &Arc<RunningRelay>) {
-    // Each connection and this function hold a reference to this value, so its reference count is the number of
-    // connections plus one.
+    // Each connection holds a clone of this `Arc`, so its reference count is the number of connections plus one.
     let connections = Arc::new(());
     for stream in listener.incoming() {
         let Ok(stream) = stream else {
@@ -71,7 +70,7 @@ fn accept_connections(listener: &UnixListener, relay: &Arc<RunningRelay>) {
             continue;
         }
         let started = std::thread::Builder::new().name("operator".to_owned()).spawn(move || {
-            // If the operator has disconnected, nobody needs the answer.
+            // Ignore an error, because it concerns only this operator, who has probably disconnected.
             let _ = serve_connection(&stream, &connection.1);
         });
         if started.is_err() {
@@ -157,8 +156,8 @@ fn respond<W: Write>(
         ControlRequest::Change { command, which } => {
             let mark = relay.context.spool.notes_mark();
             let messages = execute(relay, command, &which)?;
-            // Sync the notes before the reply, because an operator must not see a change that a
-            // crash could undo.
+            // Sync the changes to disk before the reply, because a crash must not undo a change that was reported to
+            // the operator.
             relay.context.spool.sync_notes(mark).wait().map_err(|error| not_durable(messages, &error))?;
             Ok(writer.send(&ControlReply::Changed { messages })?)
         }
@@ -173,8 +172,8 @@ fn respond<W: Write>(
     }
 }
 
-/// Waits until the mail of a former run is queued. A command that came earlier would miss the
-/// messages that are only in the spool.
+/// Waits until the mail that a former run left in the spool is queued. Before that, a command would miss the messages
+/// that are only in the spool.
 fn await_backlog(relay: &RunningRelay) -> Result<(), ControlError> {
     let latest = Instant::now() + BACKLOG_TIMEOUT;
     while !relay.context.is_backlog_queued() {
@@ -266,7 +265,8 @@ fn show<W: Write>(relay: &RunningRelay, writer: &mut ReplyWriter<W>, id: QueueId
     if statistics.is_empty() {
         return Err(ControlError::Rejected(format!("no message {id} in the queue")));
     }
-    // If the message has been delivered meanwhile, the spool lacks it, and the reply shows only its last queue entries.
+    // If the message has been delivered meanwhile, it is no longer in the spool, so the reply contains only the queue
+    // entries, without recipients.
     let draft = relay.context.spool.fetch(mailrun_spool::Id(id.0)).ok();
     let envelope = draft.as_ref().and_then(|draft| MessageEnvelope::decode(&draft.envelope).ok());
     if let (Some(draft), Some(envelope)) = (&draft, &envelope) {
@@ -295,7 +295,6 @@ fn message(id: QueueId, draft: &mailrun_spool::NewMessage, envelope: &MessageEnv
     }
 }
 
-/// Executes a command for all messages in its scope. Returns the number of changed messages.
 fn execute(relay: &RunningRelay, command: OperatorCommand, which: &CommandScope) -> Result<u64, ControlError> {
     if let CommandScope::Id(id) = which {
         let id = MessageId(id.0);
@@ -323,7 +322,7 @@ fn execute(relay: &RunningRelay, command: OperatorCommand, which: &CommandScope)
             messages += changed.len() as u64;
             next = then;
             if is_by_hop && matches!(command, OperatorCommand::Hold | OperatorCommand::Release) {
-                // Change the message at all workers, because some of its recipients may have hops of other workers.
+                // Hold or release each message at all workers, because other workers may have some of its recipients.
                 let changed: Arc<[MessageId]> = changed.into();
                 let change_all = move |worker: &Rc<RelayWorker>| {
                     changed.iter().for_each(|id| _ = change(worker, command, *id, None))
@@ -335,8 +334,9 @@ fn execute(relay: &RunningRelay, command: OperatorCommand, which: &CommandScope)
     Ok(messages)
 }
 
-/// Executes a command for the messages of one page, or for their recipients at one hop, and returns the changed messages.
-/// A message with entries on several pages is changed once, because repeating the command has no effect.
+/// Executes a command for the messages of the next queue entries, beginning at position `from`. With `hop`, changes
+/// only the recipients at this next hop. Returns the changed messages, and the position for the next call. Several
+/// calls may execute the command for the same message, but repeating a command has no effect.
 fn change_page(
     worker: &Rc<RelayWorker>,
     command: OperatorCommand,

@@ -1,5 +1,5 @@
-//! Content of the `cacert` files of routes. A separate thread rereads changed files, because a
-//! worker would be blocked for as long as the file system takes.
+//! Content of the `cacert` files of routes. A separate thread rereads changed files, because a slow file system would
+//! block a worker and all its sessions.
 use crate::config;
 use crate::fault_log::LOG_TARGET;
 use crate::routing::{CaFile, Router};
@@ -18,8 +18,8 @@ pub(crate) struct CaFiles(Mutex<HashMap<PathBuf, CaContent>>);
 struct CaContent {
     /// Identity and times of the file when `check` last read it. `None` before the first `check`.
     stamp: Option<FileStamp>,
-    /// Stamp of the file when it was reported as unreadable, so that the same file is reported only
-    /// once.
+    /// Identity and times of the file when it was last reported as unreadable. As long as these stay the same, it is
+    /// not reported again.
     reported: Option<FileStamp>,
     pem: Arc<[u8]>,
 }
@@ -72,8 +72,8 @@ impl CaFiles {
                         content.pem = pem.into();
                     }
                 }
-                // Keep the old stamp, so that the next check reads the file again, because the error may be temporary,
-                // such as a lack of descriptors.
+                // The error may be temporary, such as a lack of descriptors. Do not store the file's new stamp, so that
+                // the next check still sees a changed file and reads it again.
                 Err(error) => {
                     if content.reported.replace(current) != Some(current) {
                         errors.push((path, error));
@@ -106,7 +106,7 @@ mod tests {
         assert_eq!(*files.content(&file), *b"old");
         assert!(files.reread(|path| std::fs::read(path)).is_empty());
         assert_eq!(*files.content(&file), *b"new");
-        // An unchanged file must not be read again, so this failing reader reports no error.
+        // `reread` must not read the unchanged file again, because `too_many` would then cause an error.
         assert!(files.reread(too_many).is_empty());
     }
 }

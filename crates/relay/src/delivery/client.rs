@@ -1,9 +1,9 @@
-//! A connection to a next hop, which stays open from message to message. It handles the client's
-//! side of the session, and the replies.
+//! A connection to a next hop, which can deliver several messages. This module takes the messages from the queue, and
+//! derives their results from the server's replies.
 //!
-//! The connection asks the queue for the next message when the session is free, and also while a
-//! message is being sent. MAIL, RCPT and DATA of the next message then travel together with the
-//! current one (RFC 2920 §3.1), so a message takes only one write and one read.
+//! The connection asks the queue for another message when no message is in transit, and also while one is being sent.
+//! MAIL, RCPT and DATA of the next message then travel together with the current one (RFC 2920 §3.1), so a message
+//! takes only one write and one read.
 use crate::config::RefusedGreeting;
 use crate::delivery::parameters::{mail_parameters, recipient_parameters};
 use crate::delivery::pipeline::{PipelinedMessage, SendProgress};
@@ -36,26 +36,26 @@ use std::time::Duration;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time limit for each reply except the one to a message (RFC 5321 §4.5.3.2).
 const REPLY_TIMEOUT: Duration = Duration::from_secs(300);
-/// Time limit for the reply to a message (RFC 5321 §4.5.3.2.6). If the relay gave up earlier, a slow server would get the
-/// message twice.
+/// Time limit for the reply to a message (RFC 5321 §4.5.3.2.6). If the relay gave up earlier, a slow server would get
+/// the message twice.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(600);
-/// Time limits for connecting and for the greeting while nothing is known of a destination. They
-/// are short, because the attempt occupies a connection that other destinations need. Postfix's
-/// postscreen greets after 6 s. Later attempts wait as long as RFC 5321 §4.5.3.2.1 recommends.
+/// Time limits for connecting and for the greeting in the first attempt to reach a destination. They are short, because
+/// the attempt occupies a connection that other destinations need, but longer than the 6 s of Postfix's postscreen.
+/// Later attempts wait for the greeting as long as RFC 5321 §4.5.3.2.1 recommends.
 const FIRST_CONNECT_TIMEOUT: Duration = Duration::from_secs(8);
 const FIRST_GREETING_TIMEOUT: Duration = Duration::from_secs(8);
 /// Time limit for the reply to QUIT. It is short, because a slow peer occupies a connection that
 /// other destinations need, and nothing depends on this reply.
 pub(crate) const QUIT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum number of messages in transit to a peer with BDAT. They share one write and one read.
+/// Maximum number of messages in transit to a peer with BDAT. One write sends them, and one read gets all replies.
 pub(crate) const MAX_BATCH: u32 = 8;
-/// A peer that takes longer than this for a message gets one message at a time, because other
-/// connections can take the remaining messages.
+/// A peer that takes longer than this to answer a message gets one message at a time, so that other connections can
+/// deliver the remaining messages.
 const FAST_REPLY_LIMIT: Duration = Duration::from_millis(10);
-/// Time for which a peer gets only one message at a time after it has ended a session with several
-/// messages in transit. Such a peer may want few messages on a connection.
+/// Time for which a peer gets only one message at a time after it has ended a session with several messages in transit.
+/// Such a peer may limit the number of messages per connection.
 const STREAM_RETRY_DELAY: Duration = Duration::from_secs(600);
-/// Configuration keys that help against a rejected certificate, for error messages.
+/// Configuration keys that error messages about a rejected certificate suggest to the operator.
 const REMEDIES: Remedies = Remedies { trust: "cacert = FILE", name: "tls_name = NAME", insecure: "insecure = true" };
 pub(crate) enum ConnectionResult {
     Finished,
@@ -73,8 +73,7 @@ enum NextTransaction {
     Transaction(Arc<Envelope>),
     /// The queue has no message for this connection. The task is woken when there is a message.
     Wait,
-    /// The message is being converted by another thread. The task is woken when the conversion is
-    /// done.
+    /// The message is being converted by another thread. The task is woken when the conversion is done.
     Convert,
     Quit,
 }
@@ -91,12 +90,13 @@ pub(crate) struct SmtpDelivery {
     worker: Rc<RelayWorker>,
     slot: Option<SlotGuard>,
     waiter: SlotWaiter,
-    /// The next message, while another thread converts it.
+    /// The next message, while another thread converts it for the server. It stays here until it is fetched.
     conversion: Option<Conversion>,
     /// Messages in transit, from the oldest on.
     in_flight: VecDeque<PipelinedMessage>,
-    /// Number of messages at the front of `in_flight` that are answered, but not finished. They are
-    /// finished when it is certain that the server has not omitted a reply.
+    /// Number of messages at the front of `in_flight` whose replies seem to have arrived. Their results are reported
+    /// only when it is certain that the server has not omitted a reply, because later replies would then belong to
+    /// other messages.
     answered: usize,
     host: Arc<str>,
     hostname: Arc<str>,
@@ -107,11 +107,10 @@ pub(crate) struct SmtpDelivery {
     may_batch: bool,
     /// Set if the peer answers fast enough to get several messages at a time.
     is_fast: bool,
-    /// Start of the speed measurement: the time at which the oldest message in transit was begun,
-    /// or the previous message was answered.
+    /// Start of the current speed measurement. The measurement starts when the previous message is answered. If no
+    /// message is in transit then, it starts when the next message is begun.
     measured_since: Duration,
-    /// Set if a session was established. The next hop then counts as reachable, however the session
-    /// ends.
+    /// Set if a session was established. The next hop then counts as reachable, however the session ends.
     is_reached: bool,
     /// The reply that ends the session, such as a 421, or a refusal of EHLO.
     closing_reply: Option<DeliveryRefusal>,
@@ -209,9 +208,9 @@ impl SmtpDelivery {
         greeting_timeout: Duration,
     ) -> ConnectionResult {
         let is_violated = matches!(ended, SessionEnd::Violated(..));
-        // If a server omits the reply to one of several chunked messages, each later reply is taken for the message
-        // before, so that only the last reply seems to be missing. The session then ends with a broken connection or a
-        // time-out.
+        // If a server omits the reply to one of several messages sent with BDAT, each later reply is taken for the
+        // reply to the previous message, and only the last reply seems to be missing. The session then ends with a
+        // broken connection or a time-out.
         let may_miss_reply = is_violated || self.may_batch || matches!(ended, SessionEnd::Timeout(_));
         if self.in_flight.len() > 1 || (is_violated && !self.in_flight.is_empty()) {
             let destination = self.destination();
@@ -246,7 +245,8 @@ impl SmtpDelivery {
         let text = match ended {
             SessionEnd::TlsFailed(_) if tls_is_optional => return ConnectionResult::WithoutTls,
             SessionEnd::Closed => match self.closing_reply.take() {
-                // Try again without TLS, because the server refused the EHLO that follows STARTTLS.
+                // TLS is optional here, and the server has refused the EHLO that follows STARTTLS, so try again without
+                // TLS.
                 Some(refusal) if tls_is_optional && self.is_over_tls && refusal.code != 421 => {
                     return ConnectionResult::WithoutTls;
                 }
@@ -256,7 +256,7 @@ impl SmtpDelivery {
             },
             SessionEnd::GaveUp(error @ GaveUp::OwnName) => {
                 let loops = Some(EnhancedStatusCode(5, 4, 6));
-                // The server has not refused anything, so it must not be named as the author of the text.
+                // Name no server as the author of this refusal, because the relay itself has detected the loop.
                 let text = format!("{}: {error}", self.host);
                 return ConnectionResult::Loop(DeliveryRefusal::new(554, loops, &text, ""));
             }
@@ -285,8 +285,8 @@ impl SmtpDelivery {
         self.closing_reply.take().map_or_else(|| reason.to_string(), |refusal| format!("{reason}: {}", refusal.text))
     }
 
-    /// Sends QUIT and takes no more messages. The queue may now open another connection in place of
-    /// this one, because the peer may take long to answer.
+    /// Sends QUIT and takes no more messages. The queue may open another connection at once, because the reply to QUIT
+    /// may take long.
     fn begin_quit(&mut self) -> Poll<NextAction> {
         self.waiter.cancel();
         let slot = self.slot.as_mut().expect("the connection is open");
@@ -309,8 +309,8 @@ impl SmtpDelivery {
         self.worker.connection_closed(slot, closing);
     }
 
-    /// Returns the next message, rendered for the peer's extensions. A message that cannot be sent
-    /// in any form fails at once.
+    /// Returns the envelope of the next message, adapted to the peer's extensions. A message that cannot be sent in any
+    /// form fails at once.
     fn next_transaction(&mut self, cx: &mut Context<'_>, extensions: &Extensions, now: Duration) -> NextTransaction {
         loop {
             let (request, form) = match self.conversion.take() {
@@ -358,8 +358,7 @@ impl SmtpDelivery {
         }
     }
 
-    /// Converts a message on another thread, because a long conversion would delay all sessions of
-    /// the worker.
+    /// Converts a message on another thread, because a long conversion would delay all sessions of the worker.
     fn convert(&self, request: DeliveryGuard, extensions: &Extensions) -> Conversion {
         let pool = self.worker.resources.converter_pool.clone();
         let message = request.message.clone();
@@ -404,8 +403,8 @@ impl SmtpDelivery {
         Ok((envelope, form))
     }
 
-    /// Returns an envelope whose content the caller must replace. If possible, this is one that the
-    /// session no longer uses, which saves an allocation per message.
+    /// Returns an envelope with old or placeholder content, which the caller must replace. Reuses an envelope that the
+    /// session no longer needs, if there is one, to save an allocation per message.
     fn unused_envelope(&mut self) -> Arc<Envelope> {
         let free = self.spare_envelopes.iter().position(|envelope| Arc::strong_count(envelope) == 1);
         match free {
@@ -479,8 +478,8 @@ fn tls_failure(error: &io::Error) -> String {
     }
 }
 
-/// Returns true if a reply accepts its command. Only a 2xx accepts a sender, a recipient or a
-/// message. Other commands, such as DATA, can also be accepted with a 3xx.
+/// Returns true if a reply accepts its command. MAIL, RCPT and the message itself are accepted only with a 2xx, and
+/// other commands, such as DATA, also with a 3xx.
 fn is_accepted(to: Verb, reply: &ReceivedReply<'_>) -> bool {
     match to {
         Verb::Mail | Verb::Recipient(_) | Verb::Chunk | Verb::Message | Verb::Delivery(_) => reply.code() / 100 == 2,
@@ -553,8 +552,9 @@ impl MessageSource for SmtpDelivery {
             pipelined.answered = place as usize + 1;
         }
         if event.ends == Some(client::Outcome::Refused) {
-            // Refuse all recipients even if this reply is positive, because a 3xx accepts no message, and a 2xx does
-            // not count after MAIL, every RCPT or a chunk was refused.
+            // The transaction has failed, so refuse all recipients even if this reply is positive. A 3xx never accepts
+            // a message, and a 2xx to the message means nothing if the server has refused MAIL, every RCPT or a chunk
+            // before.
             let refusal = self.refusal(&event.reply);
             self.current().into_iter().for_each(|pipelined| pipelined.refuse_all(&refusal));
         }

@@ -1,6 +1,5 @@
-//! Gives each destination of a worker a number, because the queue knows destinations only by
-//! number. Destinations that the queue no longer needs are forgotten and their numbers reused, so
-//! that domains of old mail cost no memory.
+//! Gives each destination of a worker a number, because the queue knows destinations only by number. Destinations that
+//! the queue no longer needs are forgotten and their numbers reused, so that domains of old mail cost no memory.
 use crate::delivery::ca_files::CaFiles;
 use crate::fault_log::LOG_TARGET;
 use crate::qmgr::DestinationId;
@@ -12,21 +11,20 @@ use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Number of destinations that are kept even if they are idle, because their TLS sessions save
-/// handshakes.
+/// Number of destinations that are kept even if they are idle, because their TLS sessions save handshakes.
 const RETAINED_DESTINATIONS: usize = 1_000;
-/// Number of destinations that each search for idle destinations checks, in addition to one in `SCAN_DIVISOR` of all. A
-/// search takes a fraction of a millisecond, and twenty searches check every destination.
+/// Each search for idle destinations checks this many destinations, plus 1/`SCAN_DIVISOR` of all destinations. A search
+/// takes a fraction of a millisecond, and twenty searches check every destination.
 const MIN_SCANNED: usize = 64;
 const SCAN_DIVISOR: usize = 20;
 
-/// Maximum number of hosts per destination whose TLS settings are kept. One DNS answer names fewer hosts, but a domain
-/// can name other hosts in each answer.
+/// Maximum number of hosts per destination whose TLS settings are kept. One DNS answer names fewer hosts. But without a
+/// limit, a domain that names other hosts in each answer could fill the memory.
 const MAX_HOSTS: usize = 64;
 
 struct HostTls {
-    /// Content of the route's CA file from which `security` was last made, even if that failed. If the file has new
-    /// content, `security` is made again.
+    /// Content of the route's CA file at the last attempt to build `security` from it, even if that attempt failed. New
+    /// content leads to another attempt.
     pem: Option<Arc<[u8]>>,
     security: Option<ClientSecurity>,
 }
@@ -154,8 +152,8 @@ impl Destinations {
         secured.pem = pem;
         match renewed {
             Ok(security) => secured.security = security,
-            // Each unusable content of the file is logged only once, because `secured.pem` already contains it, so the
-            // next connection sees no change.
+            // For each host, new content of the CA file that cannot be used is logged only once. The next connection
+            // finds the same content in `secured.pem`, and does not try it again.
             Err(why) => {
                 tracing::warn!(target: LOG_TARGET, %why, "the trusted certificates have changed but cannot be used; the old ones stay in \
                                       use")
@@ -248,7 +246,8 @@ mod tests {
         }
         (0..40).for_each(|_| fixture.tick());
         assert_eq!(fixture.destinations.len(), RETAINED_DESTINATIONS);
-        // An idle destination keeps its number for at most twenty ticks, while 2,000 new destinations get numbers.
+        // Twenty ticks check every destination, so an idle destination is forgotten, and its number can be reused,
+        // after at most twenty ticks. In this time, the test adds 2,000 others.
         assert!(fixture.highest < 2 * RETAINED_DESTINATIONS as u32 + 2_000, "{}", fixture.highest);
         assert_eq!(
             fixture.destinations.entries.len(),
@@ -272,7 +271,7 @@ mod tests {
         let left = fixture.queue.show(MessageId(0), fixture.now);
         assert_eq!(left.len(), 1);
         assert_eq!(&*fixture.destinations.name(left[0].destination), "mx:d0.example");
-        // When mail for a forgotten destination arrives, the relay must add the destination again.
+        // This destination was idle and has been forgotten. When new mail for it arrives, it must get an entry again.
         let forgotten = (1..many).find(|number| !fixture.destinations.ids.contains_key(&domain(*number))).unwrap();
         fixture.put(forgotten);
         let destination = fixture.queue.show(MessageId(forgotten), fixture.now)[0].destination;

@@ -25,8 +25,8 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 const WRITE_BUFFER_BYTES: usize = 64 << 10;
-/// Maximum number of file names to try. A name can be taken only if two hosts have the same host
-/// name.
+/// Maximum number of file names to try. A name contains the name of this host, so another delivery can have used it
+/// only if two hosts have the same name.
 const MAX_NAME_ATTEMPTS: u32 = 8;
 
 #[derive(Clone, Copy, Debug)]
@@ -37,8 +37,8 @@ pub(crate) struct MaildirMessage<'a> {
     pub(crate) body: &'a [u8],
 }
 
-/// Maximum number of Maildirs in `durable_roots`. When it is reached, the set is cleared, which
-/// costs each Maildir a few syncs at its next delivery.
+/// Maximum number of Maildirs in `durable_roots`. A full set is cleared, and the directories of each Maildir are then
+/// synced again at its next delivery.
 const MAX_DURABLE_ROOTS: usize = 50_000;
 
 /// Generates file names that no other delivery uses, in any process on any host
@@ -302,8 +302,8 @@ mod tests {
     fn a_name_that_is_taken_is_not_written_over() {
         let place = tempfile::tempdir().unwrap();
         let root = place.path();
-        // Each new `MaildirNames` repeats the same names, like a restart within a microsecond or another host with the
-        // same name.
+        // Each new `MaildirNames` begins with the same name, so the first names below are already taken. In practice,
+        // two hosts with the same name can cause this, or a restart within a microsecond.
         let first = deliver(root, &MaildirNames::new("x"), NOW, &test_message(b"first\r\n")).unwrap();
         fs::rename(&first, root.join("new").join(MaildirNames::new("x").next(NOW))).unwrap();
         fs::write(root.join("tmp").join(MaildirNames::new("x").next(NOW)), b"").unwrap();
@@ -359,7 +359,7 @@ mod tests {
             Err(MaildirError::Denied { .. })
         ));
         assert!(files(&root.join("tmp")).is_empty());
-        // After the operator has removed the file, the next delivery must create the directory `new` itself.
+        // Now remove the file, as an operator would. The next delivery must create the directory `new` itself.
         fs::remove_file(root.join("new")).unwrap();
         assert!(deliver(&root, &MaildirNames::new("x"), NOW, &test_message(b"text")).is_ok());
     }

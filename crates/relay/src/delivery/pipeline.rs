@@ -13,8 +13,8 @@ pub(crate) struct PipelinedMessage {
     pub(crate) request: DeliveryGuard,
     pub(crate) converted: Option<Message>,
     pub(crate) left_out: Vec<u16>,
-    /// The refusal of each recipient that is sent to the server, in the order of the request, or
-    /// `None` as long as the recipient is not refused.
+    /// The refusal of each recipient, or `None` if the server has not refused it so far. The recipients are those of
+    /// the request, in its order, without those in `left_out`.
     pub(crate) refused: Vec<Option<DeliveryRefusal>>,
     pub(crate) progress: SendProgress,
     /// In LMTP, number of recipients whose replies to the message have arrived.
@@ -28,7 +28,7 @@ pub(crate) struct PipelinedMessage {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SendProgress {
     NotSent,
-    /// Part of the message is in the output buffer, which is not written to the server yet.
+    /// At least part of the message is still in the output buffer, and not yet written to the server.
     Buffered,
     Sent,
 }
@@ -101,17 +101,18 @@ impl PipelinedMessage {
         }
     }
 
-    /// Returns a result that defers all recipients if a refusal, such as a 421, was about the session and not about the
-    /// message. This result applies even if the last reply is not certain.
+    /// If the server has refused the whole session and not only this message, for example with a 421, returns a result
+    /// that defers all recipients. If a reply may be missing, the caller ignores all other replies, but still uses this
+    /// result.
     pub(crate) fn session_fault(&self) -> Option<DeliveryResult> {
         let fault = self.refused.iter().flatten().find(|refusal| is_session_fault(refusal.code))?;
         let status = RecipientStatus::Deferred(fault.clone());
         Some(DeliveryResult::SessionFault(vec![status; self.request.recipients.len()]))
     }
 
-    /// Returns the result of a message whose session ended before the last reply was certain. `is_refused` means that
-    /// the server ended the session with 421, and so has accepted only what it had answered before. `is_ambiguous`
-    /// means that a reply may be missing, so all replies are ignored.
+    /// Returns the result of a message if its session ended while replies to the message might still be missing.
+    /// `is_refused` means that the server ended the session with 421, so it has accepted only what it had answered
+    /// before. `is_ambiguous` means that a reply may be missing, so all replies are ignored.
     pub(crate) fn unfinished_result(
         &mut self,
         is_refused: bool,
@@ -122,8 +123,7 @@ impl PipelinedMessage {
         match (answered, self.progress == SendProgress::Sent && !is_refused) {
             (0, false) => DeliveryResult::Unsent,
             (0, true) => DeliveryResult::Unknown,
-            // Keep the answers that arrived, so that a retry sends the message only to the other
-            // recipients.
+            // Keep the answers that arrived, so that a retry sends the message only to the other recipients.
             (answered, _) => {
                 let refusal = DeliveryRefusal::new(0, None, "the session ended without an answer", "");
                 self.refuse_from(answered, &refusal);

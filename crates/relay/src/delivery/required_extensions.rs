@@ -18,8 +18,8 @@ pub(crate) struct DeliveryForm {
     pub(crate) left_out: Vec<u16>,
 }
 
-/// Maximum size of a message that a worker converts itself. The conversion takes about a
-/// millisecond, for which the worker's sessions have to wait.
+/// Maximum size, in bytes, of a message that a worker converts on its own event loop. Such a conversion delays the
+/// worker's sessions by up to about a millisecond. Another thread converts longer messages.
 const MAX_INLINE_BYTES: usize = 32 << 10;
 
 /// Returns true if [`check`] may take so long that a worker must not call it.
@@ -102,8 +102,8 @@ fn converted(message: &Message, extensions: &Extensions, host: &str) -> Result<O
     }
     match (mailrun_mime::to_seven_bit(&message.body, host), message.envelope.body) {
         (Ok(converted), _) => Ok(converted.map(|body| Message { body: Arc::from(body), ..message.clone() })),
-        // If an undeclared 8-bit message cannot be converted, send it unchanged, as all servers do, because its client
-        // would not understand a bounce.
+        // A message that cannot be converted is sent unchanged if its client has not declared 8-bit content. All servers
+        // do so, because such a client may not know 8BITMIME, and a bounce about it would not help.
         (Err(_), BodyType::SevenBit) => Ok(None),
         (Err(error), BodyType::EightBitMime) => {
             let text = format!("the next hop does not offer 8BITMIME, and the message cannot be converted: {error}");
@@ -120,8 +120,8 @@ fn converted(message: &Message, extensions: &Extensions, host: &str) -> Result<O
 
 fn may_need_conversion(message: &Message, extensions: &Extensions) -> bool {
     let envelope = &message.envelope;
-    // A server with SMTPUTF8 must also accept 8BITMIME (RFC 6531 §3.1), even if it does not offer
-    // it.
+    // A server with SMTPUTF8 must also accept 8BITMIME (RFC 6531 §3.1), so a message with SMTPUTF8 may contain 8-bit
+    // bytes even if the server does not offer 8BITMIME.
     let takes_eight_bits = extensions.eight_bit_mime || (envelope.smtp_utf8 && extensions.smtp_utf8);
     // Most messages that declare 8BITMIME are ASCII and need no conversion, so scan the body, but only if the server
     // lacks 8BITMIME.
@@ -282,8 +282,8 @@ mod tests {
             prop_assert_eq!(missing_code(&ascii, false, false), None);
             let any = test_message(utf8, body, "a@b.example", &["c@d.example"], &other);
             prop_assert_eq!(missing_code(&any, true, true), None);
-            // A server with SMTPUTF8 but without 8BITMIME takes 8-bit content only with SMTPUTF8, so a message that was
-            // declared as 8BITMIME alone must be converted or refused.
+            // A server with SMTPUTF8 but without 8BITMIME takes 8-bit content only if MAIL declares SMTPUTF8. Other
+            // messages must be converted. If that fails and 8BITMIME is declared, the relay must refuse them.
             let any = test_message(false, body, "a@b.example", &["c@d.example"], &other);
             let is_stuck = !other.is_ascii() && eight && mailrun_mime::to_seven_bit(&other, "x").is_err();
             prop_assert_eq!(missing_code(&any, false, true).is_some(), is_stuck);

@@ -144,8 +144,8 @@ pub(crate) fn literal(domain: &str) -> Option<IpAddr> {
 /// position in that list.
 type RankedServers = Vec<(u16, MailServer)>;
 
-/// Removes this relay from a list of servers, and with it the mail exchangers that are not better than this relay,
-/// because they would send the mail back (RFC 5321 §5.1).
+/// Removes the hosts that have an address of this relay from a list of servers. For a domain, also removes the mail
+/// exchangers with no better preference than such a host, because they would send the mail back (RFC 5321 §5.1).
 fn without_own(mut servers: RankedServers, target: &SmtpTarget, own: &OwnAddresses) -> Vec<MailServer> {
     let is_own = |server: &MailServer| own.contains(&Endpoint::Tcp(server.address));
     let ranks: Vec<u16> = servers.iter().filter(|(_, server)| is_own(server)).map(|(rank, _)| *rank).collect();
@@ -205,10 +205,10 @@ impl Resolver {
         &self.own
     }
 
-    /// Returns the servers of a next hop, at least one, in the order in which they should be tried. `seed` decides
-    /// the order among equally preferred servers, so a new seed for each connection spreads the load. `scope` must
-    /// come from the current configuration, because a reload may change it. The future can be awaited on any event
-    /// loop.
+    /// Returns the servers of a next hop, at least one, in the order in which they should be tried. `seed` decides the
+    /// order among equally preferred servers, so a new seed for each connection spreads the load. `scope` limits the
+    /// addresses to which the relay may send mail. The caller must take it from the current configuration, because a
+    /// reload may change it. The future can be awaited on any event loop.
     ///
     /// # Errors
     /// Fails if the next hop has no server to which the relay may send mail, or if DNS does not answer.
@@ -451,8 +451,8 @@ fn name_server(address: &SocketAddr) -> NameServerConfig {
 /// public.
 pub fn mail_servers(domain: &str, port: u16, scope: DeliveryScope, seed: u64) -> Result<Vec<(String, SocketAddr)>> {
     let own = Arc::new(OwnAddresses::new([].iter()));
-    // Pass an empty own name, so that this host stays among the servers. A relay must leave itself
-    // out to prevent mail loops, but this lookup relays nothing.
+    // To prevent mail loops, the resolver leaves out hosts that are not better than the one with its own name. This
+    // lookup relays nothing, so pass an empty name, and no server is left out.
     let resolver = Resolver::start(&DnsConfig::default(), "", own).context("cannot start a thread")?;
     let target = SmtpTarget::Domain { name: domain.into(), port };
     let found = mailrun_net::worker::run(move |_| async move { resolver.resolve(&target, seed, scope).await })
@@ -655,7 +655,7 @@ mod tests {
         (ResponseCode::NoError, records)
     }
 
-    /// Waits on a worker's event loop, because `resolve` must also work outside of tokio.
+    /// Runs the future on a worker's event loop, because `resolve` must also work without tokio.
     fn wait<T: 'static>(future: impl Future<Output = T> + 'static) -> T {
         mailrun_net::worker::run(|_| future).unwrap()
     }
@@ -701,7 +701,7 @@ mod tests {
         for domain in ["broken.test", "shaky.test"] {
             assert!(found(&resolver, domain).unwrap_err().is_transient(), "{domain}");
         }
-        // Each lookup has its own scope, because a reload may change which addresses are permitted.
+        // A reload may change the permitted addresses (scope), so each lookup must apply the scope that it is given.
         for domain in ["public.test", "[8.8.8.8]"] {
             assert!(found_within(DeliveryScope::Anywhere, &resolver, domain).is_ok(), "{domain}");
             assert!(found(&resolver, domain).is_err(), "{domain}");

@@ -7,22 +7,22 @@ use mailrun_net::clock;
 use mailrun_smtp::dsn::Notify;
 use std::rc::Rc;
 
-/// Returns the status of an accepted recipient: confirmed if the sender asked for a DSN of success
-/// (RFC 3461 §5.2.2), else delivered.
+/// Returns the status of an accepted recipient: `Confirmed` if the sender asked for a DSN about
+/// success (RFC 3461 §5.2.2), otherwise `Delivered`.
 pub(crate) fn accepted_status(recipient: &EnvelopeRecipient, how: Confirmation) -> RecipientStatus {
     let is_asked = recipient.notify.is_some_and(|notify| notify.wants(Notify::SUCCESS));
     if is_asked { RecipientStatus::Confirmed(how) } else { RecipientStatus::Delivered }
 }
 
-/// Combines the recipients' statuses into the result of a request, and counts them. If all recipients are delivered
-/// without a DSN, the result needs no list. If a refusal was about the session, such as a 421, the result tells the
-/// queue to try again soon.
+/// Combines the recipients' statuses into the result of a request, and counts them. If all recipients are delivered and
+/// none of them needs a DSN, the result needs no list of statuses. If the server has refused the session, for example
+/// with a 421, the result tells the queue to try again soon.
 pub(crate) fn combine_statuses(counters: &RelayCounters, statuses: Vec<RecipientStatus>) -> DeliveryResult {
     for status in &statuses {
         match status {
             RecipientStatus::Delivered | RecipientStatus::Confirmed(_) => counters.delivered.add(1),
             RecipientStatus::Failed(_) => counters.failed.add(1),
-            // The queue counts deferred recipients, which would otherwise be counted twice.
+            // Do not count deferred recipients here, because the worker counts them when the queue has deferred them.
             RecipientStatus::Deferred(_) => {}
         }
     }
@@ -39,7 +39,8 @@ fn is_session_fault(status: &RecipientStatus) -> bool {
     matches!(status, RecipientStatus::Deferred(refusal) if mailrun_smtp::reply::is_session_fault(refusal.code))
 }
 
-/// Fails all messages that the queue offers for this connection, and then gives the connection back.
+/// Fails all messages that wait for this connection's destination, and then tells the queue that the connection is
+/// closed.
 pub(crate) fn fail_all(worker: &Rc<RelayWorker>, mut slot: SlotGuard, refusal: &DeliveryRefusal) {
     let mut waiter = SlotWaiter::default();
     while let NextMessage::Deliver(request) =

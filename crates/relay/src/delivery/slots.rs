@@ -21,8 +21,8 @@ enum WaiterState {
 }
 
 impl SlotWaiter {
-    /// Ends the connection's wait for a message. Its entry in the list of waiting connections becomes stale, and a
-    /// later `add` or `wake` removes the entry.
+    /// Stops the connection's wait for a message, so that `wake` no longer chooses this connection. Its entry stays in
+    /// the list of waiting connections until a later `add` or `wake` removes it.
     pub(crate) fn cancel(&mut self) {
         if self.0.get() == WaiterState::Waiting {
             self.0.set(WaiterState::Busy);
@@ -60,8 +60,8 @@ impl WaitingSlots {
         waiter.0.set(WaiterState::Waiting);
         let mut lists = self.0.borrow_mut();
         let list = lists.entry(destination).or_default();
-        // Drop the entries of connections that closed by themselves, because nothing wakes such a
-        // connection and its entry would stay forever.
+        // Remove the entries of connections that no longer wait for a message. Otherwise, these entries would stay in
+        // the list forever if the queue never wakes a connection of this destination.
         while list.front().is_some_and(|(waiter, _)| waiter.0.get() != WaiterState::Waiting) {
             list.pop_front();
         }

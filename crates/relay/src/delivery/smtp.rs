@@ -11,12 +11,12 @@ use mailrun_smtp::reply::EnhancedStatusCode;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Time limit for DNS while nothing is known of a destination. It is short, because the attempt
-/// occupies a connection that other destinations need, but it allows for a second query if the
-/// first packet was lost. Later attempts wait as long as DNS takes.
+/// Time limit for the DNS lookup in the first attempt to reach a destination. It is short, because other destinations
+/// may wait for the connection that the attempt occupies. It leaves time for a second query if the first packet was
+/// lost. In later attempts, the lookup may take as long as the resolver permits.
 const FIRST_LOOKUP_TIMEOUT: Duration = Duration::from_secs(6);
-/// After this time, the first attempt at a destination tries no further server. The next attempt
-/// tries all servers.
+/// Time after which the first attempt to reach a destination tries no further server of the destination. The next
+/// attempt tries all servers.
 const FIRST_TRIAL_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Delivers to the first server of the next hop that accepts mail.
@@ -40,9 +40,9 @@ pub(crate) async fn deliver(worker: &Rc<RelayWorker>, slot: SlotGuard, smtp: &Sm
     let mut result = None;
     for server in &servers {
         match try_server(&mut delivery, smtp, server).await {
-            // If an earlier server was unreachable, keep that result, because it defers the mail,
-            // while a loop makes it bounce. Skip all later mail exchangers, because they would send
-            // the mail back to this relay (RFC 5321 §5.1).
+            // This server is the relay itself, and the result `Loop` makes the mail bounce. If an earlier server was
+            // unreachable, keep that result instead, because it only defers the mail. Skip all later mail exchangers,
+            // because they would send the mail back to this relay (RFC 5321 §5.1).
             looped @ ConnectionResult::Loop(_) => {
                 result.get_or_insert(looped);
                 if matches!(smtp.target, SmtpTarget::Domain { .. }) {
@@ -63,8 +63,8 @@ pub(crate) async fn deliver(worker: &Rc<RelayWorker>, slot: SlotGuard, smtp: &Sm
     delivery.finish(result.unwrap_or_else(none));
 }
 
-/// Ends a delivery whose next hop has no servers. After a permanent error, the waiting messages
-/// fail. After a temporary error, the relay tries them again later.
+/// Ends a delivery because no server was found for its next hop. If the error is permanent, the messages that wait for
+/// this next hop fail. If the error is temporary, the relay tries them again later.
 fn handle_unroutable(worker: &Rc<RelayWorker>, slot: SlotGuard, error: &Unroutable) {
     let (code, enhanced) = error.codes();
     let refusal = DeliveryRefusal::new(code, EnhancedStatusCode::parse(enhanced.as_bytes()), &error.to_string(), "");

@@ -1,5 +1,5 @@
-//! Writes the part of a DSN for people. It says what happened, for which recipients, and what the
-//! reader can do, in this order.
+//! Writes the part of a DSN that people read. It says what happened, for which recipients, and what the reader can do,
+//! in this order.
 use super::facts::{DsnAction, DsnFacts, DsnRecipient};
 use super::part::DsnPart;
 use super::returned::Returned;
@@ -39,7 +39,7 @@ pub(crate) fn part(facts: &DsnFacts<'_>, reported: &[DsnRecipient<'_>], returned
     DsnPart::new(kind, "Notification", Cow::Owned(text.into_bytes()))
 }
 
-/// Describes the message that the DSN is about, as the beginning of a sentence.
+/// Returns the first words of a sentence about the original message, for example `Your message`.
 fn describe_message(facts: &DsnFacts<'_>) -> String {
     match (facts.is_to_sender(), facts.sender) {
         (true, _) => "Your message".to_owned(),

@@ -10,16 +10,16 @@ pub(crate) struct DsnFacts<'a> {
     pub(crate) host: &'a str,
     /// Address of the message's sender, which is empty if the message is itself a DSN.
     pub(crate) sender: &'a [u8],
-    /// Recipient of the DSN: the sender, or somebody else whom the configuration names. It is empty
-    /// if nobody receives the DSN.
+    /// Recipient of the DSN: the sender, or somebody else whom the configuration names. If it is empty, no DSN is
+    /// composed.
     pub(crate) addressee: &'a [u8],
     /// The sender's ENVID as received, which is still encoded as xtext.
     pub(crate) envelope_id: Option<&'a [u8]>,
     pub(crate) returns: Option<Return>,
     pub(crate) smtp_utf8: bool,
     pub(crate) received_at: Timestamp,
-    /// The message with CRLF and without dot-stuffing. It is empty if the message can no longer be
-    /// read, and so is not returned.
+    /// The message with CRLF and without dot-stuffing. It is empty if the message can no longer be read, and the DSN
+    /// then does not return it.
     pub(crate) message: &'a [u8],
 }
 
@@ -36,17 +36,17 @@ pub(crate) struct DsnRecipient<'a> {
     pub(crate) notify: Option<Notify>,
     pub(crate) action: DsnAction,
     pub(crate) enhanced: Option<EnhancedStatusCode>,
-    /// Code of the reply that `text` comes from, which `remote_mta` has sent. `None` for this relay's
-    /// own text.
+    /// Code of the reply from `remote_mta`, or `None` if this relay itself wrote `text`.
     pub(crate) code: Option<u16>,
-    /// Text of the reply, which may contain any bytes. It is empty if there was no reply.
+    /// Text of the reply, which may contain any bytes, or this relay's own text. It is empty if there is neither.
     pub(crate) text: &'a [u8],
     pub(crate) remote_mta: Option<&'a str>,
-    /// Time of the attempt whose result is reported. `None` if no attempt is reported.
+    /// Time of the delivery attempt whose result is reported. `None`, for example, if the message expired between two
+    /// attempts.
     pub(crate) last_attempt: Option<Timestamp>,
 }
 
-/// Actions of RFC 3464 §2.3.3, in the order in which a person should read them.
+/// Actions of RFC 3464 §2.3.3. A DSN lists its recipients in the order of these variants, so that failures come first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum DsnAction {
     Failed,
@@ -56,8 +56,7 @@ pub(crate) enum DsnAction {
     },
     /// A next hop that sends no DSNs has accepted the message (RFC 3461 §5.2.2).
     Relayed,
-    /// The message went on to the members of an alias, and no further DSN will follow (RFC 3461
-    /// §5.2.7).
+    /// The message went on to the members of an alias, and no further DSN will follow (RFC 3461 §5.2.7).
     Expanded,
     Delivered,
 }

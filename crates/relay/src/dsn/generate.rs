@@ -1,5 +1,5 @@
-//! Sends DSNs about the outcome or the delay of a message, and decides who is notified of what. A
-//! DSN is stored in the spool like any other mail before the original message is released.
+//! Sends DSNs about the outcome or the delay of a message, and decides who is notified of what. A DSN is stored in the
+//! spool like any other mail before the original message is removed.
 use crate::config::{Config, DsnTarget, LoggedIn};
 use crate::delivery::maildir;
 use crate::dsn::facts::{DsnAction, DsnFacts, DsnRecipient};
@@ -36,8 +36,8 @@ const MAX_MAILDIR_PAUSE: Duration = Duration::from_secs(30);
 
 const DSN_PANIC_TEXT: &str = "writing its notification failed because of a bug in mailrun";
 
-/// Notifies the sender in a separate task. If too many DSNs are being written, the new DSN waits
-/// without its message, which is read from the spool again when its turn comes.
+/// Sends the DSNs about an event in a separate task. If too many tasks are writing DSNs, the event waits for its turn.
+/// To save memory, `message` is then dropped, and read from the spool again later.
 pub(crate) fn send(worker: &Rc<RelayWorker>, id: MessageId, event: DsnEvent, message: Option<Message>) {
     let Some(event) = worker.dsn_tasks.admit(id, event) else { return };
     let worker = Rc::clone(worker);
@@ -56,8 +56,7 @@ async fn generate(worker: &Rc<RelayWorker>, id: MessageId, event: DsnEvent, mess
     planned_panic("notice");
     let is_late = matches!(*event, DsnEvent::Delayed { .. });
     if is_late && !worker.is_queued(id) {
-        // The message was delivered while the DSN waited for its turn, so nobody needs a notice of
-        // its delay.
+        // The message was delivered while the DSN waited for its turn, so nobody needs a notice of its delay.
         return;
     }
     let fetched = match message {
@@ -86,12 +85,12 @@ async fn generate(worker: &Rc<RelayWorker>, id: MessageId, event: DsnEvent, mess
     }
 }
 
-/// Pauses, and then sends the DSNs of the event that could not be stored before. Meanwhile, the message takes no
-/// memory, and other DSNs get their turn.
+/// After a pause, tries again to send those DSNs about the event that could not be stored before. Meanwhile, the
+/// message takes no memory, and other DSNs get their turn.
 fn send_later(worker: &Rc<RelayWorker>, id: MessageId, mut event: DsnEvent, sent: usize) {
     if let (DsnEvent::Settled { fates, .. }, 1..) = (&mut event, sent) {
-        // The DSN about failures is sent first, so once a DSN was sent, only the one about the
-        // other recipients is missing.
+        // `send_all` sends the DSN about failures first, and the DSN about successes could not be stored. Remove the
+        // failed recipients from the event, so that the next attempt does not report the failures again.
         fates.retain(|(_, fate)| !fate.is_failure());
     }
     let worker = Rc::clone(worker);
@@ -102,7 +101,8 @@ fn send_later(worker: &Rc<RelayWorker>, id: MessageId, mut event: DsnEvent, sent
     });
 }
 
-/// Logs that the sender cannot be notified, and tells the queue unless the DSN was only about a delay.
+/// Logs that the sender cannot be notified. If delivery has ended for the recipients, also tells the queue, which then
+/// holds or finishes them. The queue need not be told of a missing delay notice, because delivery goes on without it.
 fn give_up(worker: &Rc<RelayWorker>, id: MessageId, event: DsnEvent, error: &str) {
     let DsnEvent::Settled { pending, fates, .. } = event else {
         return tracing::error!(target: LOG_TARGET, %id, %error, "the sender cannot be notified that the message is delayed");
@@ -118,7 +118,7 @@ fn give_up(worker: &Rc<RelayWorker>, id: MessageId, event: DsnEvent, error: &str
     worker.dsn_failed(pending, &fates);
 }
 
-/// Counts a task that writes DSNs as running, from the creation of this value until it is dropped.
+/// Guard of a task that writes DSNs. The task counts as running until this guard is dropped, even if the task panics.
 struct DsnTask {
     worker: Rc<RelayWorker>,
 }
@@ -133,7 +133,7 @@ impl DsnTask {
 impl Drop for DsnTask {
     fn drop(&mut self) {
         self.worker.dsn_tasks.end();
-        // Start the next waiting DSN in a new task, because a task that panicked does not start it.
+        // A task that panicked can no longer start the next waiting DSN, so start that DSN in a new task.
         after_panic(&self.worker, move |worker| {
             if let Some((id, event)) = worker.dsn_tasks.next() {
                 send(worker, id, event, None);
@@ -142,8 +142,8 @@ impl Drop for DsnTask {
     }
 }
 
-/// A DSN that is being written. Its message stays in the spool until the DSN is stored, and goes back to the queue if
-/// the task that writes the DSN panics.
+/// Guard of an event while a task writes the DSNs about it. The original message stays in the spool until the DSNs are
+/// stored. If the task panics, dropping this guard makes the queue hold the failed recipients.
 struct DsnGuard {
     worker: Rc<RelayWorker>,
     id: MessageId,
@@ -176,8 +176,8 @@ impl Drop for DsnGuard {
     }
 }
 
-/// Client name that marks a DSN to the postmaster in its envelope. If a marked DSN cannot be
-/// delivered, the postmaster gets no DSN about that, even if an alias has changed the recipient.
+/// Client name by which the relay recognises its own DSNs to the postmaster. If such a DSN cannot be delivered, the
+/// postmaster gets no DSN about that. Unlike the recipient, the client name is never changed by an alias.
 const TO_POSTMASTER: &[u8] = b"postmaster";
 
 fn is_to_postmaster(envelope: &MessageEnvelope) -> bool {
@@ -200,8 +200,8 @@ struct OriginalMessage<'a> {
 /// Sends the DSNs about an event, one to each addressee that the configuration names.
 ///
 /// # Errors
-/// Fails if a DSN cannot be stored in a Maildir at present. The error is the number of DSNs that
-/// were already sent.
+/// Fails if a DSN cannot be stored in a Maildir at present. The error is the number of DSNs that were already sent, so
+/// that the caller does not send them again.
 async fn send_all(worker: &Rc<RelayWorker>, id: MessageId, event: &DsnEvent, message: &Message) -> Result<(), usize> {
     let config = worker.config();
     let now = timestamp(worker.unix_time(clock::now()));
@@ -247,7 +247,7 @@ impl<'a> OriginalMessage<'a> {
         }
         if envelope.sender.is_empty() {
             self.warn_of_double_bounces(&failed);
-            // If a DSN to the postmaster fails, another DSN to the postmaster would fail as well.
+            // Send the postmaster no DSN about a failed DSN to the postmaster, because it would fail as well.
             let is_again = is_to_postmaster(envelope);
             let target = dsn.double_bounces.as_ref().filter(|target| !is_again || **target != DsnTarget::Postmaster);
             return target.map(|target| (failed, Addressee::Other(target))).into_iter().collect();
@@ -289,8 +289,8 @@ impl<'a> OriginalMessage<'a> {
         }
     }
 
-    /// Sends a DSN to the addressee, if one is due. Returns false if the DSN cannot be stored in a
-    /// Maildir at present.
+    /// Sends the addressee a DSN about those recipients whose NOTIFY asks for one, if there are any. Returns false if
+    /// the DSN cannot be stored in a Maildir at present.
     async fn send(&self, worker: &Rc<RelayWorker>, recipients: &[DsnRecipient<'_>], addressee: Addressee<'_>) -> bool {
         let Some(dsn_message) = self.build(recipients, addressee) else { return true };
         if let Addressee::Other(DsnTarget::Maildir(root)) = addressee {
@@ -360,7 +360,7 @@ impl<'a> OriginalMessage<'a> {
     }
 }
 
-/// Stores a DSN in the spool. The original message is kept until the DSN is stored.
+/// Stores a DSN in the spool. Returns only when it is stored, so that the caller keeps the original message until then.
 async fn store(worker: &Rc<RelayWorker>, id: MessageId, message: Message, groups: Vec<RecipientGroup>) {
     let new_message = match message.to_spool() {
         Ok(new_message) => new_message,
@@ -376,8 +376,8 @@ async fn store(worker: &Rc<RelayWorker>, id: MessageId, message: Message, groups
         }
         Err(error) => {
             tracing::error!(target: LOG_TARGET, id = %Id(id.0), %error, "a notification could not be stored");
-            // Wait forever, because the spool has failed: the original message then stays in the
-            // spool, and its sender is notified after a restart.
+            // The spool has failed, so the DSN can be stored only after a restart. Never return, because the caller
+            // would then remove the original message as if its sender had been notified.
             std::future::pending().await
         }
     }
@@ -404,8 +404,7 @@ fn route_dsn(
 ) -> Option<(Message, Vec<RecipientGroup>)> {
     let null = Path::mailbox(b"").expect("the null path is a path");
     let to = Path::mailbox(&dsn_message.recipient).ok()?;
-    // Route the DSN like mail of a trusted client, which may go to any domain, because the relay
-    // itself sends it.
+    // Route the DSN like mail of a trusted client, which may go to any domain, because the relay itself sends it.
     let members = match config.router.route(Access::Trusted, &null, &to).ok()? {
         ResolvedRoute::Direct(next_hop) => vec![(dsn_message.recipient.clone(), next_hop)],
         ResolvedRoute::Alias(members) => {

@@ -25,8 +25,8 @@ use std::collections::VecDeque;
 #[cfg(test)]
 mod read_back;
 
-/// Maximum number of DSNs that are written at the same time. Each DSN keeps its message in memory
-/// for as long as the spool is full.
+/// Maximum number of DSNs that are written at the same time. It limits memory, because each DSN keeps its message in
+/// memory while it waits for room in a full spool.
 const MAX_DSN_TASKS: u32 = 32;
 
 #[derive(Default)]
@@ -36,8 +36,8 @@ pub(crate) struct DsnTasks {
 }
 
 impl DsnTasks {
-    /// Returns the event if its DSN may be written now. Otherwise keeps the event until `next`
-    /// returns it, and returns `None`.
+    /// Returns the event if the caller may write its DSNs at once, because fewer than `MAX_DSN_TASKS` tasks are
+    /// running. Otherwise returns `None`, and keeps the event until `next` returns it.
     pub(crate) fn admit(&self, id: MessageId, event: DsnEvent) -> Option<DsnEvent> {
         if self.running.get() < MAX_DSN_TASKS {
             return Some(event);

@@ -51,8 +51,8 @@ pub(crate) fn boundary(id: &str, parts: &[DsnPart<'_>]) -> String {
     }
     used.sort_unstable();
     used.dedup();
-    // Because the used numbers are sorted, the lowest free number is found fast, even if the
-    // message's author has guessed the queue id and inserted many such boundaries.
+    // Choose the lowest number that no part contains. One pass over the sorted numbers finds it, even if the author of
+    // the returned message has guessed the queue id and written many such boundaries into it.
     let free = used.iter().zip(0_u32..).take_while(|(used, number)| **used == *number).count();
     format!("{prefix}{free:0DIGITS$x}")
 }

@@ -6,15 +6,14 @@
 //! ├─ message/delivery-status               status.rs: for programs
 //! └─ message/rfc822 | text/rfc822-headers  returned.rs: the message, or its header
 //! ```
-//! This module does no I/O. Times are arguments, and the boundary comes from the queue id, so the
-//! same input always gives the same DSN. Whatever a next hop's text contains, lines of the DSN end
-//! in CRLF, have at most 998 bytes, and contain no bare CR or LF and no NUL. The DSN is ASCII,
-//! because other text is encoded, so no server on the way back can reject it for its bytes. Only a
-//! non-ASCII address of the sender is written into the header unchanged, and needs SMTPUTF8 (RFC
-//! 6531).
+//! This module does no I/O. Times are arguments, and the boundary comes from the queue id, so the same input always
+//! gives the same DSN. Whatever a next hop's text contains, lines of the DSN end in CRLF, have at most 998 bytes, and
+//! contain no bare CR or LF and no NUL. Non-ASCII text is encoded as ASCII, so that no server on the way back rejects
+//! the DSN because of its bytes. The only exception is a non-ASCII address of the DSN's recipient: the header contains
+//! it unchanged, and the DSN then needs SMTPUTF8 (RFC 6531).
 //!
-//! A DSN has an empty sender address, and `NOTIFY=NEVER` (RFC 3461 §6.1) if the next hop supports
-//! NOTIFY, so that nothing ever answers it.
+//! A DSN has an empty sender address and, if the next hop supports NOTIFY, `NOTIFY=NEVER` (RFC 3461 §6.1), so that no
+//! server ever sends a DSN about it.
 use super::facts::{DsnAction, DsnFacts, DsnRecipient};
 use super::part::boundary;
 use super::returned::Returned;
@@ -28,7 +27,8 @@ use std::fmt::Write;
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Dsn {
     pub(crate) recipient: Vec<u8>,
-    /// Set if the DSN needs SMTPUTF8 (RFC 6533), and with it 8BITMIME. Otherwise the DSN is ASCII.
+    /// Set if the DSN must be sent with SMTPUTF8, and so with 8BITMIME (RFC 6533). Otherwise the
+    /// DSN is ASCII.
     pub(crate) smtp_utf8: bool,
     /// The DSN as a message with CRLF, without dot-stuffing.
     pub(crate) message: Vec<u8>,
@@ -41,8 +41,8 @@ pub(crate) fn is_due(addressee: &[u8], notify: Option<Notify>, action: DsnAction
     !addressee.is_empty() && notify.map_or(condition != Notify::SUCCESS, |notify| notify.wants(condition))
 }
 
-/// Composes the DSN about these recipients, if a DSN is due for any of them. A message of more than
-/// `whole_bytes` is not returned whole.
+/// Composes the DSN about these recipients, if a DSN is due for any of them. If the message is longer than
+/// `whole_bytes`, the DSN returns only its header.
 pub(crate) fn compose(
     facts: &DsnFacts<'_>,
     recipients: &[DsnRecipient<'_>],
@@ -66,8 +66,9 @@ pub(crate) fn compose(
     Some(Dsn { recipient: facts.addressee.to_vec(), smtp_utf8: !facts.addressee.is_ascii(), message })
 }
 
-/// Chooses UTF-8 if the sender's mail supports it and some text needs it (RFC 6533 §1). The parts
-/// are encoded, so servers on the way back need not support SMTPUTF8 because of them.
+/// Chooses UTF-8 if the addressee needs it, or if the message was sent with SMTPUTF8 and its header or a reported
+/// address is not ASCII (RFC 6533 §1). UTF-8 in the parts does not require servers with SMTPUTF8 on the way back,
+/// because the parts are encoded in ASCII.
 fn choose_charset(facts: &DsnFacts<'_>, reported: &[DsnRecipient<'_>], returned: &Returned<'_>) -> Charset {
     let is_needed = || reported.iter().any(|reported| !reported.address.is_ascii()) || !returned.header_is_ascii();
     let utf8 = !facts.addressee.is_ascii() || (facts.smtp_utf8 && is_needed());
@@ -84,8 +85,7 @@ fn header(facts: &DsnFacts<'_>, gravest: DsnAction, boundary: &str, now: Timesta
     add("To", &format!("<{}>", text::sanitize(facts.addressee, Charset::Utf8)));
     add("Subject", &gravest.subject(facts.is_to_sender()));
     add("Date", &received::date(now));
-    // Add the time, because several DSNs may be about the same message, and thus about the same
-    // queue id.
+    // Besides the queue id, the Message-ID contains the time, because several DSNs may be about the same message.
     add("Message-ID", &format!("<notice.{}.{}@{host}>", text::sanitize_token(facts.id), now.as_nanosecond()));
     // Automatic responders must not answer this message (RFC 3834 §5).
     add("Auto-Submitted", "auto-replied");

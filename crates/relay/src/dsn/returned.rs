@@ -20,8 +20,8 @@ pub(crate) enum Returned<'a> {
 }
 
 impl<'a> Returned<'a> {
-    /// Chooses the whole message or its header. The whole message helps a sender most, but it is
-    /// returned only for a failure, and only if the sender did not ask for the header alone. A
+    /// Chooses what the DSN returns to the sender: the whole message or only its header. The whole message helps a
+    /// sender most, but it is returned only for a failure, and only if the sender did not ask for the header alone. A
     /// message that is too large, or that cannot be sent unchanged, is not returned whole.
     pub(crate) fn choose(facts: &DsnFacts<'a>, gravest: DsnAction, whole_bytes: usize) -> Self {
         let message = facts.message;
@@ -100,8 +100,8 @@ fn is_sound(message: &[u8]) -> bool {
     })
 }
 
-/// Returns the header in a valid form. Long lines are cut, CR and NUL become `?`, and a header
-/// above [`MAX_HEADER_BYTES`] is cut at the end of a line.
+/// Returns the message's header, changed so that each line is valid in a DSN. Long lines are cut, CR and NUL become
+/// `?`, and a header above [`MAX_HEADER_BYTES`] is cut at the end of a line.
 fn sound_header(message: &[u8]) -> Vec<u8> {
     let mut header = Vec::new();
     for line in lines(message).map(without_end).take_while(|line| !line.is_empty()) {

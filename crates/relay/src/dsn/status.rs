@@ -105,8 +105,8 @@ pub(crate) fn status(recipient: &DsnRecipient<'_>) -> EnhancedStatusCode {
     recipient.enhanced.filter(|enhanced| enhanced.0 == class).unwrap_or(EnhancedStatusCode(class, 0, 0))
 }
 
-/// Formats the next hop as a `mta-name` (RFC 3464 §2.3.5). An IP address is written as an address
-/// literal (RFC 5321 §4.1.3). A socket has no DNS name, so it gets a private type.
+/// Formats the next hop as a `mta-name` (RFC 3464 §2.3.5). An IP address is written as an address literal (RFC 5321
+/// §4.1.3). A Unix-domain socket has no DNS name, so it gets the type `x-unix-socket` instead of `dns`.
 fn remote_mta(remote: &str) -> String {
     if let Some(path) = remote.strip_prefix("unix:") {
         return format!("x-unix-socket; {}", text::sanitize(path.as_bytes(), Charset::Ascii));
@@ -119,8 +119,8 @@ fn remote_mta(remote: &str) -> String {
     }
 }
 
-/// Returns the diagnostic of RFC 3464 §2.3.6. A server's reply has the type `smtp`, and this
-/// relay's own text has a private type.
+/// Returns the value of the field `Diagnostic-Code`, the reason for the outcome (RFC 3464 §2.3.6). A server's reply has
+/// the type `smtp`, and this relay's own text has a private type.
 fn diagnostic(recipient: &DsnRecipient<'_>, charset: Charset) -> Option<String> {
     let text = text::sanitize(recipient.text, charset);
     match recipient.code {

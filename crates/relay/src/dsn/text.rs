@@ -1,8 +1,8 @@
 //! Makes texts of other hosts safe for a DSN, so that none of their lines can be mistaken for a line of the DSN.
 use std::fmt::Write;
 
-/// Maximum length of a text in bytes. It is more than a reply line of 512 bytes (RFC 5321 §4.5.3.1.5), and less than a
-/// line of a message, which may have 998.
+/// Maximum length, in bytes, of another host's text in a DSN. It is more than a reply line of 512 bytes (RFC 5321
+/// §4.5.3.1.5), and less than a line of a message, which may have 998.
 const MAX_TEXT_BYTES: usize = 800;
 const FOLD_COLUMN: usize = 76;
 
@@ -38,7 +38,7 @@ pub(crate) fn sanitize(text: &[u8], charset: Charset) -> String {
     out
 }
 
-/// Replaces all characters by `_` that host names, address literals and queue ids cannot contain, and cuts the name
+/// Replaces each character that a host name, an address literal or a queue id cannot contain by `_`, and cuts the text
 /// after 255 characters.
 pub(crate) fn sanitize_token(name: &str) -> String {
     let fit = |c: char| if c.is_ascii_alphanumeric() || "-._:[]".contains(c) { c } else { '_' };

@@ -23,12 +23,12 @@ use std::ptr;
 use std::sync::Arc;
 
 const VERSION: u8 = 1;
-/// Maximum number of recipients, which the envelope and the queue number with 16 bits.
+/// Maximum number of recipients, because the envelope and the queue number recipients with 16 bits.
 pub(crate) const MAX_RECIPIENTS: usize = u16::MAX as usize;
-/// Maximum length of any text in bytes. This is twice what RFC 5321 §4.5.3.1 and RFC 3461 §4 allow.
+/// Maximum length of each text in an envelope, in bytes: twice what RFC 5321 §4.5.3.1 and RFC 3461 §4 allow.
 pub(crate) const MAX_TEXT_BYTES: usize = 1_024;
-/// Maximum number of bytes that all recipients take in an encoded envelope. The rest of the spool's
-/// limit for envelopes is left for the other fields, such as the sender.
+/// Maximum number of bytes in an encoded envelope for the list of recipients. The rest of the spool's limit for
+/// envelopes is left for the other fields, such as the sender.
 pub(crate) const MAX_RECIPIENTS_BYTES: usize =
     mailrun_spool::Options::MAX_ENVELOPE_BYTES as usize - 64 * MAX_TEXT_BYTES;
 /// Maximum number of bytes that are kept of a peer's reply: one reply line (RFC 5321 §4.5.3.1.5).
@@ -78,11 +78,10 @@ impl WithProtocol {
     }
 }
 
-/// Origin of a session and its messages. It determines the rights of a client that has not logged
-/// in.
+/// Origin of a session's messages. Unless the client has logged in, its rights depend on this origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Client {
-    /// The relay itself, or a program that was admitted by the permissions of a Unix-domain socket.
+    /// The relay itself, or a trusted program that the permissions of a Unix-domain socket admitted.
     Local,
     Remote(IpAddr),
     /// A client whose address is unknown to the proxy that forwarded its connection. It is never trusted.
@@ -193,7 +192,7 @@ impl DeliveryRefusal {
         (self.code > 0 && !self.by.is_empty()).then_some(self.code)
     }
 
-    /// Returns true if a retry is useless, because a 5xx refused the message and not the session.
+    /// Returns true if the code is a 5xx that refuses the message and not only the session, so that a retry is useless.
     pub(crate) fn is_permanent(&self) -> bool {
         mailrun_smtp::reply::is_permanent(self.code)
     }
@@ -231,7 +230,8 @@ pub(crate) enum Confirmation {
 /// are identified by their numbers in the envelope.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Fact {
-    /// The recipients are finished, except that the sender may have to be notified of their fate.
+    /// The relay no longer tries to deliver to these recipients. The sender may still have to be notified of their
+    /// fate.
     Settled {
         recipients: Vec<u16>,
         fate: RecipientFate,
@@ -267,7 +267,7 @@ impl RecipientFate {
     }
 }
 
-/// Error for bytes that are not an envelope or a note, or are of another version.
+/// Error if bytes are not a valid envelope or note of this version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} at byte {offset}")]
 pub(crate) struct MalformedEnvelope {
@@ -297,8 +297,8 @@ impl MessageEnvelope {
         bytes
     }
 
-    /// Encodes the envelope. Fails if the envelope exceeds the limits of the format, so that every
-    /// result can be decoded.
+    /// Encodes the envelope for the spool. Fails if the envelope exceeds the limits of the format, so that every result
+    /// can be decoded.
     pub(crate) fn encode(&self) -> Result<Vec<u8>, EnvelopeTooLarge> {
         let mut out = EnvelopeWriter { octets: Vec::with_capacity(64 + self.recipients.len() * 32), fits: true };
         out.octets.extend([VERSION, self.flags(), self.with as u8]);
@@ -366,7 +366,7 @@ fn body_of(flags: u8) -> Option<BodyType> {
     }
 }
 
-/// Returns `None` if the bits are invalid. The inner `Option` is `None` if RET was not given.
+/// Decodes RET from an envelope's flags: `None` if they are invalid, and `Some(None)` if RET was not given.
 fn returns_of(flags: u8) -> Option<Option<Return>> {
     match flags & 24 {
         0 => Some(None),
@@ -533,7 +533,7 @@ pub(crate) struct MessageProgress {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RecipientProgress {
-    /// Outcome for the recipient. `None` while the message is still to be delivered.
+    /// Final outcome for the recipient, such as a delivery. `None` while the message is still to be delivered.
     pub(crate) fate: Option<RecipientFate>,
     pub(crate) dsn_stored: bool,
     pub(crate) delay_dsn_stored: bool,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 pub(crate) enum Fetched {
     Whole(Message),
-    /// Only the envelope could be read. The message has an empty body, and the text says why.
+    /// Only the envelope could be read. The message has an empty body, and the contained text says why.
     EnvelopeOnly(Message, String),
     Unreadable(String),
 }
@@ -56,8 +56,8 @@ impl Message {
     }
 }
 
-/// Stores a message, such as a DSN, without which another message cannot be finished. It may use the space that a full
-/// spool reserves for such messages. If that space is used up too, this waits until deliveries make room.
+/// Stores a message without which the relay cannot finish another message, for example a DSN. If the spool is full for
+/// other mail, the message may use reserved space. If that is used up too, this waits until deliveries make room.
 ///
 /// # Errors
 /// Fails if the spool cannot store the message for a reason other than lack of space.

@@ -74,8 +74,8 @@ mod tests {
     }
 
     proptest! {
-        /// Any arrangement of dots must be rendered as dot-stuffing requires. A last line without a
-        /// line end gets one for DATA, but not for BDAT.
+        /// Wherever a message contains dots, it must be rendered with dot-stuffing for DATA, and unchanged for BDAT. A
+        /// last line without a line end must get one only for DATA.
         #[test]
         fn what_is_rendered_is_the_message(
             lines in prop::collection::vec("[.a]{0,4}", 0..6),

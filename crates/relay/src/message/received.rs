@@ -19,7 +19,7 @@ const MAX_LINE_BYTES: usize = 78;
 /// Maximum length of a domain in bytes (RFC 5321 §4.5.3.1.2).
 const MAX_NAME_BYTES: usize = 255;
 
-/// Content of a `Received:` field, except the date, which all messages of one second share.
+/// Content of a `Received:` field without its date, which [`DateCache`] shares among all messages of one second.
 pub(crate) struct ReceivedField<'a> {
     /// Name from HELO, EHLO or LHLO, which may contain any bytes.
     pub(crate) name: &'a [u8],
@@ -45,8 +45,8 @@ pub(crate) struct TlsParameters<'a> {
 }
 
 impl ReceivedField<'_> {
-    /// Writes the field with its line end. `date` comes from a [`DateCache`]. Returns the offset of
-    /// the queue id.
+    /// Appends the `Received:` field with its line end to `out`, and returns the offset of the queue id. `date` comes
+    /// from a [`DateCache`].
     pub(crate) fn write(&self, date: &str, out: &mut Vec<u8>) -> usize {
         let mut field = HeaderFieldWriter::open(out);
         // Write any other name as a comment, because only a domain or an address literal may follow
@@ -85,8 +85,8 @@ impl ReceivedField<'_> {
         id_at
     }
 
-    /// Returns a prefix and the rest of the protocol's name, such as `UTF8` and `SMTPS` (RFC 3848,
-    /// RFC 6531 §4.3). There is no name for TLS after HELO, but the clause `tls` covers that case.
+    /// Returns the protocol's name in two parts, for example `UTF8` and `SMTPS` (RFC 3848, RFC 6531
+    /// §4.3). There is no name for TLS after HELO, but the clause `tls` covers that case.
     fn protocol(&self) -> [&'static str; 2] {
         match self.with.word() {
             word if self.with == WithProtocol::Smtp || !self.smtp_utf8 => ["", word],
@@ -152,8 +152,8 @@ fn write_comment(text: &[u8], out: &mut Vec<u8>) {
     out.push(b')');
 }
 
-/// Writes a word, such as the name of a host. Characters that a name cannot contain become `?`, and
-/// a long name is cut.
+/// Appends a host name, or another word of a `Received:` field, to `out`. Characters that a name cannot contain become
+/// `?`, and a long name is cut.
 fn write_name(name: &[u8], out: &mut Vec<u8>) {
     let fit = |octet: &u8| if octet.is_ascii_alphanumeric() || b"-._:".contains(octet) { *octet } else { b'?' };
     out.extend(name.iter().take(MAX_NAME_BYTES).map(fit));
@@ -217,9 +217,8 @@ pub(crate) enum HeaderProgress {
 ///  │ └────────────────────────────────────────────────┘
 ///  └──[CR] LF──▶ Ended
 /// ```
-/// LF ends a line, with or without CR before it, because the most lenient next hop may read the
-/// header that way. Each byte is read only once, and no byte after the end of the header or beyond
-/// the limit.
+/// LF ends a line, with or without CR before it, because the most lenient next hop may read the header that way. The
+/// counter reads each byte once, and stops at the end of the header or at the limit.
 #[derive(Clone, Debug)]
 pub(crate) struct ReceivedCount {
     count: u32,
@@ -232,11 +231,12 @@ pub(crate) struct ReceivedCount {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LinePosition {
     Start,
-    /// The position is after a CR at the beginning of the line.
+    /// The line begins with a CR, and the position is after this CR.
     Cr,
     /// Number of bytes of the field's name that have been matched.
     Name(u8),
-    /// The position is after the field's name and spaces (RFC 5322 §4.5).
+    /// The position is after the field's name and spaces, which the obsolete syntax permits before the colon (RFC 5322
+    /// §4.5).
     Blanks,
     Rest,
 }
@@ -266,8 +266,8 @@ impl ReceivedCount {
         }
     }
 
-    /// Processes one byte, or the rest of a line whose field name is already known. Returns the
-    /// remaining bytes.
+    /// Processes one byte or, if the rest of the line no longer matters, that rest. Returns the bytes that are still to
+    /// be processed.
     fn step<'a>(&mut self, octets: &'a [u8]) -> &'a [u8] {
         if self.position == LinePosition::Rest {
             let Some(end) = memchr::memchr(b'\n', octets) else { return &[] };
@@ -513,7 +513,7 @@ mod tests {
             hops::check(&[&[cut, limit], &parts.concat()[..]].concat());
         }
 
-        /// A slow and simple implementation, which reads whole lines, must return the same count.
+        /// The count must be the same as that of a simple implementation that splits the whole message into lines.
         #[test]
         fn the_count_is_that_of_whole_lines(
             lines in proptest::collection::vec("(?i)(received|x)[ \t]{0,2}:? ?[a-z]{0,3}|\t?received:|", 0..30),

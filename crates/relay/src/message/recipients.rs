@@ -7,17 +7,16 @@ use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 pub(crate) struct RecipientGroup {
-    /// The next hop is kept instead of its number in the queue, because another next hop may get
-    /// that number before the message is stored.
+    /// The group stores the next hop itself and not the number that the queue uses for it, because the queue may give
+    /// this number to another next hop before the message is stored.
     pub(crate) next_hop: NextHop,
     pub(crate) recipients: Vec<u16>,
 }
 
-/// Upper bound of the memory per recipient in bytes, without its texts. It covers the lists, the
-/// indexes, and a next hop that no other recipient shares.
+/// Upper bound, in bytes, of the memory for a recipient without its texts. The bound includes the recipient's places in
+/// lists and indexes, and a next hop that no other recipient shares.
 const RECIPIENT_BYTES: usize = 832;
-/// Number of copies of an address in memory: in the list, in an index, and in the name of the next
-/// hop.
+/// Number of copies of an address for which memory is counted: in the list, an index, and the next hop's name.
 const ADDRESS_COPIES: usize = 3;
 
 /// Recipients of a message that is being received. A mailbox that is named twice, or that several
@@ -26,9 +25,11 @@ const ADDRESS_COPIES: usize = 3;
 pub(crate) struct RecipientList {
     recipients: Vec<EnvelopeRecipient>,
     groups: Vec<RecipientGroup>,
-    /// Indexes of the groups by next hop. Empty if there are fewer than two groups, which need no index.
+    /// Index of each next hop's group in `groups`. Empty while there are fewer than two groups, because a single group
+    /// is found without it.
     group_numbers: HashMap<NextHop, usize, foldhash::fast::RandomState>,
-    /// Numbers of the recipients by group and normalised address. Empty if there are fewer than two recipients.
+    /// Number of each recipient, found by its group and its normalised address. The list contains a mailbox already if
+    /// this index contains its group and address. Empty while there are fewer than two recipients.
     numbers: HashMap<(usize, Box<str>), u16, foldhash::fast::RandomState>,
     bytes: usize,
     encoded_bytes: usize,
@@ -61,8 +62,8 @@ impl RecipientList {
         (self.bytes + original.map_or(0, OriginalAddress::memory_bytes) + members.sum::<usize>()) as u64
     }
 
-    /// Returns an upper bound of the bytes that all recipients would take in an encoded envelope
-    /// after adding `members`.
+    /// Returns an upper bound, in bytes, of the encoded list of recipients after a recipient or the `members` of an
+    /// alias were added.
     pub(crate) fn encoded_bytes_with(
         &self,
         members: &[(Box<str>, NextHop)],
@@ -83,8 +84,8 @@ impl RecipientList {
         self.group_number(next_hop).is_some_and(is_key)
     }
 
-    /// Adds a recipient. If its mailbox is already in the list, this only adds the requested notifications to the
-    /// existing recipient.
+    /// Adds a recipient to the group of its next hop. If its mailbox is already in the list, this only adds the
+    /// requested notifications to the existing recipient.
     pub(crate) fn add(&mut self, router: &Router, recipient: EnvelopeRecipient, next_hop: NextHop) {
         let number = self.recipients.len() as u16;
         let bytes = recipient_bytes(&recipient.address, &next_hop);
@@ -136,8 +137,7 @@ impl RecipientList {
     }
 }
 
-/// Returns an upper bound of the bytes of a recipient in an encoded envelope: its texts, their
-/// lengths, and the flags.
+/// Returns an upper bound of the bytes of a recipient in an encoded envelope: its texts, their lengths, and the flags.
 fn encoded_bytes(address: &[u8], original: Option<&OriginalAddress>) -> usize {
     let original = original.map_or(0, |original| original.kind.len() + original.address.len());
     16 + address.len() + original
@@ -148,7 +148,8 @@ fn recipient_bytes(address: &[u8], next_hop: &NextHop) -> usize {
     RECIPIENT_BYTES + ADDRESS_COPIES * address.len() + path
 }
 
-/// Returns a key that is equal for all addresses of one mailbox at a next hop. A Maildir is one mailbox.
+/// Returns a key that is the same for all addresses of one mailbox at a next hop. If the next hop is a Maildir, all
+/// addresses have the same key, because a Maildir is a single mailbox.
 fn mailbox_key(router: &Router, address: &[u8], next_hop: &NextHop) -> Box<str> {
     match next_hop.mailbox() {
         Some(_) => "".into(),
@@ -185,8 +186,8 @@ mod tests {
     }
 
     fn table<K, V, S>(map: &HashMap<K, V, S>) -> usize {
-        // A hash table has a power of two of slots, of which seven eighths can be used, and a
-        // control byte for each slot.
+        // `capacity` counts only the slots that can be used, seven eighths of all. Compute the size from the number of
+        // all slots, which is a power of two, and from one control byte per slot.
         allocation(if map.is_empty() {
             0
         } else {
@@ -194,8 +195,7 @@ mod tests {
         })
     }
 
-    /// Memory of a list in bytes, computed from the capacities of its parts. A shared allocation
-    /// counts once.
+    /// Memory of a list in bytes, computed from the capacities of its parts. A shared allocation counts once.
     fn used(list: &RecipientList) -> usize {
         let mut shared = HashSet::new();
         let mut arc = |at: *const (), bytes: usize, texts: usize| match shared.insert(at) {

@@ -8,11 +8,10 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SpoolReport {
     pub(crate) directory: String,
-    /// True if `complete` is true and nothing is damaged except the end of the log, which a crash
-    /// may tear.
+    /// True if `complete` is true and the spool has no damage except, perhaps, an incomplete record at the end of the
+    /// log. A crash may leave such a record.
     pub sound: bool,
-    /// True if the damage loses nothing, so that all unfinished messages were found and are
-    /// readable.
+    /// True if all unfinished messages were found and are readable. Damage elsewhere in the spool then loses no mail.
     pub(crate) complete: bool,
     pub(crate) segments: Vec<SegmentRow>,
     pub(crate) messages: u64,
@@ -22,8 +21,8 @@ pub struct SpoolReport {
     pub(crate) recipients: RecipientCounts,
     /// Number of bytes at the end of the log that a crash left incomplete.
     pub(crate) torn_bytes: u64,
-    /// If true, a client may have got a 250 for the torn bytes, because `durability = "write"` does
-    /// not wait for the disk. If false, no client got one.
+    /// True if a client may have got a 250 for a message in the torn bytes, because
+    /// `durability = "write"` does not wait for the disk.
     pub(crate) torn_was_unsynced: bool,
     pub(crate) damage: Vec<DamageRow>,
     pub(crate) unreadable: Vec<LeftOut>,
@@ -58,7 +57,7 @@ pub(crate) struct DamageRow {
     pub(crate) alarming: bool,
     /// Queue ids of the lost messages, if they are known.
     pub(crate) messages: Vec<String>,
-    /// Number of messages that may be lost in addition to `messages`.
+    /// Number of messages that may be lost in addition to `messages`, and whose queue ids are unknown.
     pub(crate) unnamed: u64,
 }
 

@@ -1,5 +1,6 @@
-//! Finds the mail of a measurement run that a stopped relay still has in its queue. Each recipient of a message is one
-//! unit. A trace in each message names the run and the number of the message.
+//! Finds the mail of a measurement run that a stopped relay still has in its queue. Messages of the run are recognised
+//! by a trace in their content, which contains the ID of the run and the number of the message. The run counts each
+//! recipient of a message as one unit.
 use crate::message::envelope::{MessageEnvelope, MessageProgress};
 use anyhow::{Result, anyhow};
 use mailrun_measurement::ledger::Ledger;

@@ -1,5 +1,5 @@
-//! Commands for a spool that no relay has open: check, salvage and export. They never change the
-//! spool. The exception is `leftover`, which opens the spool as a relay does.
+//! Commands for a spool that no relay has open. `check`, `salvage` and `export` never change the spool. `leftover`
+//! opens it for writing, as a relay does.
 //!
 //! | module | what it does |
 //! |---|---|

@@ -28,10 +28,10 @@ pub enum SalvageTarget {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct SalvageSummary {
     pub messages: u64,
-    /// Number of recipients who have not received the copied messages.
+    /// Number of recipients to whom the copied messages have not been delivered yet, summed up over all messages.
     pub recipients: u64,
-    /// Number of messages that all recipients have received, but whose DSN was still to be sent.
-    /// This is counted only for a Maildir.
+    /// Number of messages that were not copied into a Maildir, because all recipients have received them and only their
+    /// DSN was still to be sent. If the target is a new spool, such messages are copied, so the number is 0.
     pub delivered: u64,
     /// Old and new queue id of each message in a new spool. Empty if the target is a Maildir.
     pub(crate) renamed: Vec<RenamedMessage>,
@@ -65,8 +65,8 @@ pub fn salvage(original: &OfflineSpool, target: &SalvageTarget) -> Result<Salvag
     Ok(SalvageSummary { damage: original.damage_count(), ..salvaged })
 }
 
-/// Returns the next message with a readable envelope and an undamaged content. Adds the other
-/// messages before it to the summary.
+/// Returns the next message with a readable envelope and an undamaged content. Skips damaged
+/// messages, and lists them in the summary as left out.
 fn next_sound(
     contents: &mut impl Iterator<Item = Result<SpooledMessage, UnreadableMessage>>,
     salvaged: &mut SalvageSummary,
@@ -130,8 +130,7 @@ fn to_spool(original: &OfflineSpool, place: &Path) -> Result<SalvageSummary> {
     let output = OutputDirectory::create(place, &original.directory)?;
     let bytes: u64 = original.inspection.segments.iter().map(|segment| segment.bytes).sum();
     let defaults = Options::default();
-    // Permit twice the size of the old spool, because part of that space is reserved and cannot
-    // hold messages.
+    // Permit twice the size of the old spool, because a part of the new spool is reserved and cannot hold messages.
     let options = Options { max_bytes: defaults.max_bytes.max(bytes.saturating_mul(2)), ..defaults };
     let disk = RealDisk::new(output.partial_path()).map_err(|error| output.error(reason(&error)))?;
     let salvaged = Spool::open(Arc::new(disk), options).and_then(|(spool, _)| {
@@ -189,7 +188,7 @@ impl StoreBatch {
         self.messages.len() >= MAX_BATCH_MESSAGES || self.bytes >= MAX_BATCH_BYTES
     }
 
-    /// Waits until all messages of the batch are stored, and copies the progress notes of each message.
+    /// Waits until the batch is in the new spool, and copies the notes that say which recipients are finished.
     fn note(&mut self, spool: &Spool, salvaged: &mut SalvageSummary) -> Result<(), Error> {
         for (receipt, message) in self.messages.drain(..) {
             let stored = receipt.wait()?;

@@ -94,7 +94,7 @@ fn a_message_comes_and_goes() {
     let actions = queue.finish_delivery(request, DeliveryResult::Delivered, START);
     assert_eq!(actions, Actions { id: MessageId(0), facts: vec![], dsn: None, done: true });
     assert_eq!(queue.totals(), QueueTotals { connections: 1, ..QueueTotals::default() });
-    // The next message must use the waiting connection and wake it only once.
+    // The connection is now idle. The next message must wake it once, and no other connection may be opened.
     queue.put(arrival(1, 0, &[0]), START);
     assert_eq!(queue.next_connection_action(START), Some(ConnectionAction::Wake(DestinationId(0))));
     assert_eq!(queue.next_connection_action(START), None);
@@ -111,8 +111,8 @@ fn connections_are_woken_for_more_than_one_batch() {
     let request = taken(&mut queue, &mut first, START);
     assert!(queue.finish_delivery(request, DeliveryResult::Delivered, START).done);
     queue.set_batch_size(DestinationId(0), 4);
-    // Eight waiting messages justify a second connection if each connection takes one message at a time, but not if it
-    // takes four.
+    // Eight waiting messages justify a second connection if each connection takes one message at a time, but not if
+    // each takes four.
     (10..18).for_each(|id| queue.put(arrival(id, 0, &[0]), START));
     assert_eq!(queue.next_connection_action(START), None);
     queue.set_batch_size(DestinationId(0), 1);
@@ -186,7 +186,8 @@ fn deferred_recipients_are_retried_alone() {
     assert_eq!((&fates[..], attempted_unix_s), (&[(2, failed)][..], Some(START.as_secs())));
     let released = queue.dsn_stored(pending);
     assert_eq!((released.facts, released.done), (vec![Fact::DsnStored { recipients: vec![2] }], false));
-    // The message is no longer in memory, so when it is due, it must be read before it wakes the connection.
+    // The queue has dropped the deferred message from memory. When its next attempt is due, the queue must first ask
+    // for the message from the spool, and wake the connection only after the message is loaded.
     assert!(is_waiting(&queue.take(&mut slot, START)));
     let later = seconds(next_unix_s + 2);
     assert!(ticked(&mut queue, later).is_empty());
@@ -241,7 +242,7 @@ fn a_hop_that_never_answers_delays_no_other() {
                 other => panic!("{other:?}, but nobody rests"),
             }
         }
-        // Never finish a request of the first destination, as if its server accepted messages but did not answer.
+        // Let the first destination's connections take messages but finish none, as if its server never answered.
         for slot in &mut stuck {
             if let NextRequest::Deliver(request) = queue.take(slot, START) {
                 std::mem::forget(request);
@@ -279,8 +280,8 @@ fn a_connection_yields_after_its_fair_share() {
     assert_eq!(slot.destination, DestinationId(1));
     let request = taken(&mut queue, &mut slot, START);
     assert!(queue.finish_delivery(request, DeliveryResult::Delivered, START).done);
-    // The idle connection must be closed exactly once, so that the first destination, which has no connection, can open
-    // one.
+    // The first destination still has mail, but the only permitted connection is idle at the second destination. The
+    // queue must ask this connection to close, and must not ask a second time.
     assert!(is_waiting(&queue.take(&mut slot, START)));
     assert_eq!(queue.next_connection_action(START), Some(ConnectionAction::Close(DestinationId(1))));
     assert_eq!(queue.next_connection_action(START), None);
@@ -302,8 +303,8 @@ fn an_unreachable_destination_backs_off_as_a_whole() {
     let shut = stats(&queue, 0);
     assert_eq!((shut.ready, shut.deferred, shut.connections), (100, 0, 0));
     assert_eq!(shut.refusal.as_deref(), Some(&refusal(421)));
-    // Eighteen attempts that failed together count as one outage, so the wait is the first one: five seconds, plus or
-    // minus a quarter.
+    // Eighteen attempts that failed together count as one outage, so the destination waits as after a first failure:
+    // five seconds, plus or minus a quarter.
     let wait = shut.backoff_until - START;
     assert!((3_750..=6_250).contains(&wait.as_millis()), "{wait:?}");
     assert_eq!(queue.totals().message_bytes, 0, "its memory is for others");
@@ -430,7 +431,8 @@ fn age_is_checked_in_every_state() {
     assert_eq!(late.len(), 4);
     for actions in late {
         let Some(DsnEvent::Delayed { recipients, .. }) = actions.dsn else { panic!("the sender is told") };
-        // Record the DSN only after it is stored, because a restart between the two would otherwise lose it.
+        // The queue must note the DSN only after it is stored, because a restart between the note and the storing would
+        // lose it.
         assert_eq!((actions.facts, recipients), (vec![], vec![(0, None)]));
         let noted = queue.delay_dsn_stored(actions.id, vec![0]).unwrap();
         assert_eq!(noted.facts, [Fact::DelayDsnStored { recipients: vec![0] }]);
@@ -484,14 +486,15 @@ fn each_recipient_has_its_own_reason() {
     let [Actions { dsn: Some(DsnEvent::Delayed { recipients, .. }), .. }] = &late[..] else { panic!("{late:?}") };
     let codes = recipients.iter().map(|(number, reason)| (*number, reason.as_ref().map(|reason| reason.code)));
     assert_eq!(codes.collect::<Vec<_>>(), [(0, Some(452)), (1, Some(450)), (2, Some(0))]);
-    // The facts that an operator's command records must include the reasons as well.
+    // A release writes the state of the recipients to the spool again, and this replaces the refusals written before.
+    // The release must therefore repeat each recipient's last refusal.
     assert_eq!(commanded(&mut queue, OperatorCommand::Hold, 1), [Fact::Held]);
     let released = commanded(&mut queue, OperatorCommand::Release, 1);
     assert_eq!(deferred_codes(released), [(vec![0], 452), (vec![1], 450), (vec![2], 0)]);
     let expired = ticked(&mut queue, START + seconds(5 * 86_400 + 1)).remove(0);
     let Some(DsnEvent::Settled { pending, mut fates, .. }) = expired.dsn else { panic!("it is too old to wait") };
     assert_eq!(expired_codes(&fates), [(0, 452), (1, 450), (2, 0)]);
-    // If the DSN cannot be written, the failed recipients stay in the queue and must keep their reasons.
+    // If the DSN cannot be written, the failed recipients are held, and a release must repeat their refusals.
     fates[0].1 = RecipientFate::Confirmed(Confirmation::Relayed);
     assert!(!queue.dsn_failed(pending, &fates).done);
     let released = commanded(&mut queue, OperatorCommand::Release, 1);
@@ -594,7 +597,7 @@ fn connections_do_not_flap() {
     let mut slots: Vec<(ConnectionSlot, bool)> = Vec::new();
     let mut opened: usize = 0;
     let mut next: u64 = 0;
-    // Fifty times, the backlog grows to sixty messages and shrinks to zero, which must not reopen connections.
+    // Fifty times, the backlog grows to sixty messages and shrinks to zero. The connections must stay open.
     for _ in 0..50 {
         (0..60).for_each(|_| {
             next += 1;
@@ -674,7 +677,7 @@ fn what_cannot_be_read_is_held() {
     assert_eq!(queue.hold_unreadable(MessageId(2), START), None);
 }
 
-/// Reports that the DSN about a message cannot be written, and returns the queue's actions.
+/// Tells the queue that a DSN cannot be written, and returns the actions that the queue requests in response.
 fn with_failed_dsn(queue: &mut MailQueue<TestMessage>, fates: &[(u16, RecipientFate)]) -> Actions {
     let numbers: Vec<u16> = fates.iter().map(|(number, _)| *number).collect();
     let dsn = queue.restore_pending_dsn(arrival(1, 0, &numbers), fates.to_vec());
@@ -852,8 +855,8 @@ fn a_million_entries_are_small_and_go_as_they_came() {
     let index = queue.messages.capacity() * 8 / 7 * (std::mem::size_of::<(MessageId, EntryIndex)>() + 1);
     assert!(table + index <= 250 * MILLION as usize, "{} octets an entry", (table + index) / MILLION as usize);
     assert!(queue.apply_command(OperatorCommand::Remove, MessageId(777_777), START).is_some());
-    // Although all messages become late in the same second, one tick must handle only a part of them, so that it does
-    // not stall sessions. The deadline must show that more are due.
+    // The delay notices of all messages become due in the same second. One tick must handle only some of them, so that
+    // it does not stall sessions, and the deadline must stay in the past, so that the driver soon calls `tick` again.
     let late = START + seconds(4 * 3_600 + 2);
     let mut actions = Vec::new();
     queue.tick(late, &mut actions);
@@ -970,14 +973,14 @@ fn destinations_that_never_answer_leave_connections_to_others() {
     (1..=400).for_each(|number| put(&mut queue, number, DestinationOrigin::Domain));
     let mut silent = all_opened(&mut queue, START);
     assert_eq!(silent.len(), 75, "a quarter is left");
-    // A destination that has answered before, a configured one and a local one must each get a connection at once.
+    // The 25 free connections must at once go to destinations that have answered before, are configured or are local.
     queue.put(arrival(1_000, 0, &[0]), START);
     put(&mut queue, 501, DestinationOrigin::Configured);
     put(&mut queue, 502, DestinationOrigin::Local);
     let served: Vec<u32> = all_opened(&mut queue, START).into_iter().map(|slot| slot.destination.0).collect();
     assert_eq!(served, [0, 502, 501]);
-    // Of the next two connections, one must go to the new domain, although hundreds have waited longer, and the other
-    // to the domain that has waited longest.
+    // Three attempts end, but only two can begin, because the attempt to reach 501 also counts. One connection must go
+    // to the new domain 503, and the other to the domain that has waited longest.
     put(&mut queue, 503, DestinationOrigin::Domain);
     for slot in silent.drain(..3) {
         queue.closed(slot, DisconnectReason::Unreachable(refusal(0)), START);
@@ -987,7 +990,7 @@ fn destinations_that_never_answer_leave_connections_to_others() {
     numbers.sort_unstable();
     assert_eq!(numbers, [38, 503]);
     silent.extend(next);
-    // Each silent domain must get its turn once, because a domain that was tried has to wait for its backoff.
+    // A failed attempt causes a backoff, which only `tick` ends, so this loop must try each silent domain once.
     let mut now = START;
     let mut tried = 0;
     while !silent.is_empty() {
@@ -999,8 +1002,8 @@ fn destinations_that_never_answer_leave_connections_to_others() {
         }
         silent = if tried < 400 { all_opened(&mut queue, now) } else { Vec::new() };
     }
-    // In later attempts, silent domains must get at most half of the connections, so that a new domain gets one at
-    // once.
+    // All silent domains have failed once and are now tried again. They must get at most half of the 100 connections,
+    // so that the new domain 600 gets a connection at once.
     now += seconds(3_600);
     ticked(&mut queue, now);
     let again = all_opened(&mut queue, now);

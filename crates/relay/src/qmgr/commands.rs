@@ -19,13 +19,14 @@ pub enum OperatorCommand {
 }
 
 impl<M: Clone> MailQueue<M> {
-    /// Executes a command for one message. Returns `None` if nothing changed.
+    /// Executes an operator's command for all recipients of a message. Returns `None` if no queue entry changed.
     pub(crate) fn apply_command(&mut self, command: OperatorCommand, id: MessageId, now: Duration) -> Option<Actions> {
         self.apply_command_at(command, id, None, now)
     }
 
-    /// Executes a command for a message's recipients at the destination `only`, or for all its recipients. Returns
-    /// `None` if nothing changed. A message is held and released as a whole, because that is how the spool records it.
+    /// Executes an operator's command for one message. If `only` names a destination, the command applies only to the
+    /// recipients there. Returns `None` if no queue entry changed. `Hold` and `Release` ignore `only`, because the
+    /// spool can only record that a whole message is held.
     pub(crate) fn apply_command_at(
         &mut self,
         command: OperatorCommand,
@@ -137,8 +138,8 @@ impl<M: Clone> MailQueue<M> {
 pub(super) const MAX_TICK_TIMERS: usize = 1_000;
 
 impl<M: Clone> MailQueue<M> {
-    /// Handles due backoffs, retries and age checks, but only a limited number of timers. If more
-    /// are due, `deadline` stays in the past, so that the driver soon calls this again.
+    /// Handles retries, age checks and ends of backoffs that are due, but only a limited number at a time. If more are
+    /// due, `deadline` stays in the past, so that the driver soon calls this again.
     pub(crate) fn tick(&mut self, now: Duration, actions: &mut Vec<Actions>) {
         let now_ms = millis(now);
         while self.backoff_ends.peek().is_some_and(|Reverse((when_ms, _))| *when_ms <= now_ms) {

@@ -4,16 +4,15 @@
 //! closed when the backlog shrinks, but when it has been idle for a while, so that the number of
 //! connections does not fluctuate.
 //!
-//! If connections are scarce, a destination may open another one only if it would then have no more
-//! connections than remain free ("dynamic threshold", Choudhury and Hahne 1998). In this way, the
-//! busiest destination leaves half of the connections to others, and a destination without a
-//! connection gets one as long as any is free. If no connection is free, idle connections are
-//! closed, and a destination that has had its share gives one up.
+//! A destination that already has connections may open another one only if more connections are still free than it
+//! already has ("dynamic threshold", Choudhury and Hahne 1998). In this way, the busiest destination leaves half of the
+//! connections to others. A destination without a connection gets one as long as any is free. If none is free, the
+//! queue closes idle connections, and a destination that has sent its fair share of messages gives up a connection.
 //!
-//! Destinations that never answer must not take all connections, because strangers choose the
-//! domains that mail goes to, and an attempt may last for minutes. A new connection is therefore on
-//! *trial* until its session can take a message. How many trials may run at a time depends on the
-//! `Standing` of the destination, which reflects its last answers.
+//! Destinations that never answer must not take all connections: an attempt to connect may last for minutes, and
+//! strangers can choose the domains to which mail goes. A new connection is therefore on *trial* until its session can
+//! take a message. The number of trials at a time is limited. The limit depends on the `Standing` of the destination,
+//! that is, on whether its last attempts succeeded.
 use std::cmp::Reverse;
 use std::time::Duration;
 
@@ -23,11 +22,11 @@ use super::entry::{DestinationId, EntryState, ListKind, NO_ENTRY};
 use super::queue::{MailQueue, millis};
 use crate::message::envelope::DeliveryRefusal;
 
-/// Number of messages that a destination may send after its last new connection, before it must
-/// give up a connection to a destination that has none. It is small enough to be fair, and large
-/// enough to make a connection worthwhile.
+/// Number of messages that a destination may send after opening a connection before it must give up a connection. This
+/// applies only if no connection is free and another destination has none. The number is small enough to be fair, and
+/// large enough to make a connection worthwhile.
 const FAIR_SHARE_LIMIT: u32 = 20;
-/// Maximum number of destinations per action that are checked for whether they may open another
+/// Maximum number of destinations that one call checks while it looks for a destination that may open another
 /// connection, so that a long list does not stall the worker.
 const MAX_SCALABLE_CHECKS: usize = 16;
 /// Number of successive sessions without a delivery after which the destination counts as
@@ -81,15 +80,16 @@ impl<M: Clone> MailQueue<M> {
         }
     }
 
-    /// Returns true if a destination of this standing may begin another attempt to connect. Failed destinations get at
-    /// most half of the connections, so that a quarter is left for new destinations.
+    /// Returns true if another attempt to connect to a destination with this [`Standing`] may begin. Attempts to reach
+    /// new and failed destinations together may use three quarters of the connections. Failed destinations alone may
+    /// use half, so that they leave a quarter to new ones.
     fn permits_trial(&self, standing: Standing) -> bool {
         let limit = self.options.concurrency_limit;
         let trials = &self.connections.trials;
         let failed = trials[Standing::Failed as usize];
         let is_within_share = standing != Standing::Failed || failed < limit - limit / 2;
-        // Do not count the trials of proven destinations, because these destinations usually
-        // answer, which ends the trial.
+        // Do not count attempts to connect to proven destinations, which answered the last time and usually answer
+        // soon.
         let others = trials.iter().sum::<u32>() - trials[Standing::Proven as usize];
         standing == Standing::Proven || is_within_share && others < standing.trial_limit(limit)
     }
@@ -116,12 +116,13 @@ impl<M: Clone> MailQueue<M> {
             && destination.woken.saturating_mul(destination.batch_size) < destination.count(EntryState::Ready)
     }
 
-    /// Returns the next destination to get its first connection, from the best standing that may begin another attempt
-    /// to connect. Removes destinations that no longer wait from their list.
+    /// Among the destinations without a connection, returns the one that gets the next connection. Destinations that
+    /// are more likely to answer come first, unless too many attempts to connect to such destinations are running.
+    /// Destinations that no longer need a connection are removed from the lists.
     fn first_unserved(&mut self, now_ms: u64) -> Option<(Standing, DestinationId)> {
         let [proven, configured, new, failed] = Standing::ALL;
-        // Until failed destinations use a quarter of the connections, they come before new ones,
-        // which would otherwise always be served first.
+        // Put failed destinations before new ones while they use less than a quarter of the connections, because a
+        // steady stream of new destinations would otherwise keep them waiting.
         let failed_trials = self.connections.trials[failed as usize];
         let order = match failed_trials < self.options.concurrency_limit / 4 {
             true => [proven, configured, failed, new],
@@ -190,7 +191,7 @@ impl<M: Clone> MailQueue<M> {
         None
     }
 
-    /// Returns true if this connection must close, because its destination has had its share and
+    /// Returns true if this connection must close, because its destination has sent its fair share of messages and
     /// another destination has no connection.
     pub(super) fn must_yield(&mut self, slot: &mut ConnectionSlot, now_ms: u64) -> bool {
         let is_full = self.connections.open >= self.options.concurrency_limit
@@ -200,8 +201,8 @@ impl<M: Clone> MailQueue<M> {
         if leaves && !slot.must_quit {
             slot.must_quit = true;
             self.connections.closing += 1;
-            // Count from 0, so that the destination gives up its next connection after another full
-            // share.
+            // Reset the count, so that the destination can send `FAIR_SHARE_LIMIT` further messages before it must give
+            // up another connection.
             self.destination(slot.destination).served = 0;
         }
         leaves || slot.must_quit
@@ -223,8 +224,8 @@ impl<M: Clone> MailQueue<M> {
         }
     }
 
-    /// Records that an idle connection asks for a message again, or closes. Idle connections are
-    /// interchangeable, so the one that returns first uses up a pending wake-up.
+    /// Records that an idle connection has asked the queue for a message, or is closing. If the queue has woken any
+    /// idle connection of the destination, this one counts as woken, because idle connections are interchangeable.
     pub(super) fn mark_busy(&mut self, slot: &mut ConnectionSlot) {
         if !std::mem::take(&mut slot.is_idle) {
             return;
@@ -240,8 +241,8 @@ impl<M: Clone> MailQueue<M> {
         }
     }
 
-    /// Records that a connection is about to close, by itself or on request. It is no longer woken,
-    /// and others are opened in its place, because a peer may take minutes to close the connection.
+    /// Records that a connection is about to close, by itself or on request. From now on, the queue does not wake it
+    /// and may open another connection in its place, because the peer may take minutes to close this one.
     pub(crate) fn begin_quit(&mut self, slot: &mut ConnectionSlot) {
         self.mark_busy(slot);
         if !std::mem::replace(&mut slot.is_quitting, true) {
@@ -311,8 +312,9 @@ impl<M: Clone> MailQueue<M> {
         destination.next_unread = destination.ready.first;
     }
 
-    /// Adds a destination to the lists of connection actions for which it now qualifies. Removes it from none, because
-    /// each list entry is checked again before it is used.
+    /// If the destination may need a new connection, or one of its idle connections may have to be woken, adds it to
+    /// the lists of such destinations. A destination that no longer qualifies stays in its lists, because it is checked
+    /// again when its turn comes.
     pub(super) fn update_lists(&mut self, key: DestinationId) {
         let limit = self.options.destination_concurrency_limit;
         let can_wake = self.can_wake(key);
@@ -339,8 +341,8 @@ impl<M: Clone> MailQueue<M> {
         self.update_read_list(key);
     }
 
-    /// Sets how many messages a connection of this destination takes at a time. Another connection
-    /// is woken or opened only if more messages wait.
+    /// Sets how many messages a connection of this destination takes at a time. The larger the batches, the fewer
+    /// connections the queue wakes and opens.
     pub(crate) fn set_batch_size(&mut self, key: DestinationId, messages: u32) {
         if std::mem::replace(&mut self.destination(key).batch_size, messages.max(1)) != messages.max(1) {
             self.update_lists(key);
@@ -370,8 +372,8 @@ impl DestinationQueue {
         self.idle + self.woken + self.dismissed
     }
 
-    /// Returns the number of connections that take messages now or as soon as they have a session.
-    /// A connection that has sent QUIT is not counted.
+    /// Returns the number of connections that can take messages, including connections that are still being opened. A
+    /// connection that has sent QUIT is not counted.
     fn active_connections(&self) -> u32 {
         self.connections - self.quitting
     }

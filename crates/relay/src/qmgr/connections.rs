@@ -13,24 +13,24 @@ pub(crate) struct ConnectionSlot {
     /// Set if the connection has sent QUIT. It takes no more messages, but counts towards the
     /// limits until it is closed.
     pub(super) is_quitting: bool,
-    /// Standing that the destination had when this attempt to connect began. `None` once a session has been
+    /// How likely the destination was to answer when this attempt to connect began. `None` once a session has been
     /// established.
     pub(super) trial: Option<Standing>,
 }
 
 impl ConnectionSlot {
-    /// Returns true if the destination has neither answered nor failed so far. The attempt should
-    /// then be short, because other destinations wait.
+    /// Returns true if the destination has neither answered nor failed so far. The attempt should then be short,
+    /// because other destinations may be waiting for a connection.
     pub(crate) fn is_first_trial(&self) -> bool {
         matches!(self.trial, Some(Standing::New | Standing::Configured))
     }
 }
 
-/// What the last attempts to connect have shown about a destination. Destinations with an earlier variant get
-/// connections first.
+/// How likely a destination is to answer, judged by its last attempts to connect. Connections usually go first to the
+/// destinations that are most likely to answer, in the order `Proven`, `Configured`, `New`, `Failed`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
-    /// The destination answered the last time, or is on this host.
+    /// The destination answered the last time, or needs no server, such as a Maildir on this host.
     Proven,
     Configured,
     /// A recipient's domain that has not answered an attempt to connect yet.
@@ -41,9 +41,9 @@ pub(super) enum Standing {
 impl Standing {
     pub(super) const ALL: [Self; 4] = [Self::Proven, Self::Configured, Self::New, Self::Failed];
 
-    /// Returns the number of attempts to connect at which no destination of this standing may begin another one.
-    /// Attempts to reach proven destinations do not count. Worse standings have lower limits, so that some connections
-    /// remain for better ones.
+    /// If this many attempts to connect are running, another attempt to a destination with this standing must wait.
+    /// Running attempts to reach `Proven` destinations do not count, because such destinations usually answer soon.
+    /// Destinations that are less likely to answer have a lower limit, so that connections remain for the others.
     pub(super) fn trial_limit(self, limit: u32) -> u32 {
         match self {
             Self::Proven => limit,
@@ -56,7 +56,7 @@ impl Standing {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ConnectionAction {
     Open(ConnectionSlot),
-    /// Wake one of the destination's waiting connections, which then calls `take`.
+    /// Wake one of the destination's idle connections, so that its owner calls `take`.
     Wake(DestinationId),
     Close(DestinationId),
 }
@@ -75,12 +75,13 @@ pub(crate) enum DisconnectReason {
 pub(super) struct ConnectionLists {
     /// Destinations with mail and an idle connection, which can be woken.
     pub(super) wakeable: VecDeque<DestinationId>,
-    /// Destinations with mail but without a connection, in one queue for each [`Standing`].
+    /// Destinations with mail but no connection. Each [`Standing`] (likelihood of an answer) has its own queue.
     pub(super) unserved: [VecDeque<DestinationId>; Standing::ALL.len()],
-    /// Set if the next trial of a new destination goes to the newest one instead of the oldest.
+    /// If set, the next connection for a new destination goes to the destination that was added last. Otherwise it goes
+    /// to the destination that has waited longest.
     pub(super) prefers_newest: bool,
     pub(super) trials: [u32; Standing::ALL.len()],
-    /// Destinations with mail that may need more connections.
+    /// Destinations that have connections, but whose backlog may justify another connection.
     pub(super) scalable: VecDeque<DestinationId>,
     pub(super) idle: VecDeque<DestinationId>,
     pub(super) open: u32,
@@ -88,9 +89,9 @@ pub(super) struct ConnectionLists {
 }
 
 impl ConnectionLists {
-    /// Returns the destination of this standing that has waited longest. Among destinations that have not answered yet,
-    /// it alternates between the oldest and the newest, so that a domain that answers does not have to wait until all
-    /// earlier domains have failed.
+    /// Among the destinations with this [`Standing`], usually returns the one that has waited longest. Among new
+    /// destinations, the oldest and the newest take turns, so that a domain whose server answers need not wait until
+    /// all earlier domains have failed.
     pub(super) fn next_unserved(&self, standing: Standing) -> Option<DestinationId> {
         let list = &self.unserved[standing as usize];
         if standing == Standing::New && self.prefers_newest { list.back() } else { list.front() }.copied()

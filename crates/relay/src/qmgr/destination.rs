@@ -5,9 +5,9 @@ use super::entries::EntryList;
 use super::entry::{EntryIndex, EntryState, NO_ENTRY, STATE_COUNT};
 use crate::message::envelope::DeliveryRefusal;
 
-/// Rate at which connections grow with the backlog. By KumoMTA's curve, `limit · (1 − e^(−0.023 ·
-/// backlog))`, a single message gets one connection, 30 waiting messages get half of the limit, and
-/// 130 get 95 % of it.
+/// Steepness of the curve by which the number of a destination's connections grows with its backlog. By KumoMTA's
+/// curve, `limit · (1 − e^(−0.023 · backlog))`, a single message gets one connection, 30 waiting messages get half of
+/// the limit, and 130 get 95 % of it.
 const CONCURRENCY_GROWTH: f64 = 0.023;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,8 +38,8 @@ pub(super) struct DestinationQueue {
     pub(super) quitting: u32,
     /// Number of messages that each connection takes at a time.
     pub(super) batch_size: u32,
-    /// Number of messages taken since a connection was last opened. It tells when the destination
-    /// has had its fair share.
+    /// Number of messages taken since a connection was last opened. When it reaches `FAIR_SHARE_LIMIT`, the destination
+    /// may have to give up a connection.
     pub(super) served: u32,
     pub(super) origin: DestinationOrigin,
     pub(super) has_answered: bool,
@@ -51,25 +51,24 @@ pub(super) struct DestinationQueue {
     /// Number of successive messages that failed because of the session and not because of the
     /// message. If it gets too high, the destination counts as unreachable.
     pub(super) failed_sessions: u32,
-    /// Time before which no connection is opened.
     pub(super) backoff_until_ms: u64,
     pub(super) backoff_reason: Option<Arc<DeliveryRefusal>>,
     /// The destination's last refusal, or the reason why there was no reply.
     pub(super) refusal: Option<Arc<DeliveryRefusal>>,
     pub(super) message_bytes: u64,
-    /// First ready entry whose message has not been read ahead. From this entry on, messages may have to be read from
-    /// the spool.
+    /// Ready entry at which the search for messages to read from the spool goes on. Messages of earlier entries are in
+    /// memory or being read.
     pub(super) next_unread: EntryIndex,
     pub(super) loading: u32,
     pub(super) listed: ListMembership,
 }
 
-/// Number of seconds for which [`EntryAges`] keeps its memory when no entry is left.
+/// Number of counters for which [`EntryAges`] keeps memory when its destination has no entries left.
 const SPARE_SECONDS: usize = 64;
 
-/// Number of queue entries received in each second, in ascending order of the seconds. The oldest entry is thus known
-/// without a scan, although entries of a former run are added after newer ones. Most mail is new, and therefore counted
-/// at the back, where nothing has to be moved.
+/// Number of queue entries received in each second, in ascending order of the seconds. The first counter belongs to the
+/// oldest entry, so no scan over the entries is necessary. After a restart, older entries may be added after newer
+/// ones. Most mail is new and counted at the back, where no other counter has to be moved.
 #[derive(Default)]
 pub(super) struct EntryAges {
     seconds: VecDeque<(u64, u32)>,

@@ -1,15 +1,16 @@
-//! The table of entries, and linked lists of entries. The links are fields of the entries, so the
-//! lists need no allocation, and entries never move in memory.
+//! The table of all queue entries, and linked lists of these entries. The links are fields of the entries, so the lists
+//! need no allocation, and entries never move in memory.
 use std::ops::{Index as At, IndexMut};
 
 use super::entry::{EntryIndex, EntryLinks, EntryRefusals, ListKind, NO_ENTRY, QueueEntry};
 
-/// Number of entries per allocation. A table that grows in chunks never has to be copied.
+/// Number of queue entries per chunk of allocated memory. A table that grows in chunks never has to be copied.
 const CHUNK_ENTRIES: usize = 1_024;
 
 pub(super) struct EntryTable<M> {
     chunks: Vec<Vec<QueueEntry<M>>>,
-    /// First unused slot. The unused slots form a list of the kind `ListKind::State`, so that freed slots are reused.
+    /// First unused slot, which the next new entry gets. The unused slots form a linked list, in which they use the
+    /// links of `ListKind::State`.
     free: EntryIndex,
     live: usize,
 }
@@ -37,7 +38,7 @@ impl<M> EntryTable<M> {
         self.live
     }
 
-    /// Returns the number of slots that were in use since the table was last empty.
+    /// Returns the number of slots in the table, used and unused.
     pub(super) fn slot_count(&self) -> EntryIndex {
         self.chunks.last().map_or(0, |last| ((self.chunks.len() - 1) * CHUNK_ENTRIES + last.len()) as EntryIndex)
     }
@@ -81,8 +82,8 @@ impl<M> EntryTable<M> {
         self.free = at;
     }
 
-    /// Returns true if a slot holds an entry. An unused slot names itself as its predecessor, which
-    /// an entry never does.
+    /// Returns true if a slot holds an entry. An unused slot is marked by a link to itself as its predecessor, which no
+    /// entry has.
     pub(super) fn is_live(&self, at: EntryIndex) -> bool {
         at < self.slot_count() && self[at].links[ListKind::State as usize].previous != at
     }

@@ -12,7 +12,7 @@ use crate::message::envelope::DeliveryRefusal;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct DestinationId(pub(crate) u32);
 
-/// Number of a message in the spool. Users see it as the queue id.
+/// Number that the spool assigns to a message. Users see it as the queue id, with 16 hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct MessageId(pub(crate) u64);
 
@@ -26,8 +26,8 @@ impl fmt::Display for MessageId {
 /// §4.5.3.1.8).
 pub(crate) const TRANSACTION_RECIPIENTS: usize = 100;
 
-/// Positions of recipients in the envelope. Most entries have a range of positions, which needs no
-/// allocation.
+/// Recipients of a queue entry or a delivery, as positions in the recipient list of the message's envelope. In most
+/// entries, the positions are consecutive, and a range needs no allocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RecipientNumbers {
     Range { first: u16, count: u16 },
@@ -80,7 +80,7 @@ impl RecipientNumbers {
 ///          ▲               │ │ └─── 2xx ─▶ gone
 ///          └── not sent ───┘ └───── 5xx ─▶ AwaitingDsn ─ stored ─▶ gone
 ///
-/// any state except InFlight ─ hold ─▶ Held ─ release ─▶ Ready
+/// Ready, Deferred ─ hold ─▶ Held ─ release ─▶ Ready
 /// any state ─ too old ─▶ AwaitingDsn
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -90,11 +90,11 @@ pub enum EntryState {
     Ready,
     /// Waits for its next try
     Deferred,
-    /// Is being sent
+    /// A delivery is in progress
     #[serde(rename = "sending")]
     #[value(name = "sending")]
     InFlight,
-    /// Stopped by an operator
+    /// Waits until an operator releases it
     Held,
     /// Settled; its sender is being notified.
     #[serde(rename = "telling")]
@@ -127,23 +127,24 @@ pub(super) struct EntryLinks {
     pub(super) next: EntryIndex,
 }
 
-/// Kinds of lists. An entry can be in one list of each kind at the same time.
+/// Kinds of linked lists of queue entries. An entry has links for each kind, so it can be in one list of each kind at
+/// the same time.
 #[derive(Clone, Copy)]
 pub(super) enum ListKind {
-    /// Ready entries of a destination, deferred entries that are due at the same time, or unused
-    /// slots of the table.
+    /// List that depends on the entry's state: the ready entries of a destination, or the deferred entries that are due
+    /// at the same time. In unused slots of the table, these links form the list of unused slots.
     State = 0,
-    /// All entries whose age is checked at the same time.
+    /// List of the entries that are checked at the same time for a delay notice or expiry.
     Age = 1,
     /// All entries of the destination, in the order in which they were added.
     Destination = 2,
     Message = 3,
 }
 
-/// An entry in the queue's table. Times in `_ms` are milliseconds of the queue's clock.
+/// Recipients of one message at one destination. Times in `_ms` are milliseconds of the queue's clock.
 pub(super) struct QueueEntry<M> {
     pub(super) links: [EntryLinks; 4],
-    /// Slots of the entry in the timer wheels, indexed by `ListKind::State` and `ListKind::Age`.
+    /// Slots that contain the entry in two timer wheels: for its next attempt (index 0) and its age check (1).
     pub(super) slots: [u16; 2],
     pub(super) destination: DestinationId,
     pub(super) id: MessageId,
@@ -170,7 +171,8 @@ pub(super) enum EntryRefusals {
     /// All recipients got this refusal. It is shared with other entries of the destination, because
     /// most entries get the same refusal.
     Same(Arc<DeliveryRefusal>),
-    /// Recipients, by number, got different refusals. Empty if no recipient has been refused.
+    /// Recipients got different refusals, stored with the number of each refused recipient. Empty if no recipient has
+    /// been refused.
     Each(Box<[(u16, Arc<DeliveryRefusal>)]>),
 }
 
@@ -191,7 +193,7 @@ impl EntryRefusals {
         }
     }
 
-    /// Returns the last recipient's refusal, which queue listings show for the whole entry.
+    /// Returns the refusal of the last refused recipient. Lists of the queue show it for the whole entry.
     pub(super) fn last(&self) -> Option<&Arc<DeliveryRefusal>> {
         match self {
             Self::Same(refusal) => Some(refusal),
@@ -208,7 +210,7 @@ impl Default for EntryRefusals {
 
 #[derive(Clone, Copy, Default)]
 pub(super) struct EntryFlags {
-    /// Set if the message counts towards the memory budget, even while a delivery agent has it.
+    /// Set while the message counts towards the limit on memory, even if a delivery agent has it.
     pub(super) in_budget: bool,
     pub(super) loading: bool,
     pub(super) delay_dsn_stored: bool,
@@ -219,8 +221,8 @@ pub(super) struct EntryFlags {
     pub(super) age_timer_set: bool,
 }
 
-/// The end at which an entry joins its destination's list of ready entries. An entry that was taken
-/// but not sent returns to the front.
+/// End of a destination's list of ready entries at which the queue inserts an entry. An entry that was taken but not
+/// sent returns to the front.
 #[derive(Clone, Copy)]
 pub(super) enum QueueEnd {
     Front,
@@ -250,8 +252,8 @@ mod tests {
 
     #[test]
     fn an_entry_is_small() {
-        // An entry must stay well below 250 bytes, including up to 36 bytes in the index from id to
-        // entry.
+        // A queue may hold many entries, so each must take well below 250 bytes in total. Besides the size checked
+        // here, an entry takes up to 36 bytes in the index of message ids.
         let size = std::mem::size_of::<QueueEntry<Arc<[u8]>>>();
         assert!(size <= 152, "{size}");
     }

@@ -1,15 +1,13 @@
 //! Decides which messages stay in memory, and which are read next.
 //!
-//! A new message stays in memory if its destination then uses no more memory than remains free. In
-//! this way, the destination with the longest backlog leaves half of the budget to others, and mail
-//! of a healthy destination is hardly ever read from disk. A destination keeps only as many
-//! messages in memory as its connections can send while the next ones are read, because more would
-//! only enlarge the process.
+//! A new message stays in memory if its destination's messages, including the new one, take at most as much memory as
+//! is free. Even the destination with the longest backlog thus takes at most half of the memory budget. Mail for
+//! healthy destinations is therefore hardly ever read from disk. A destination keeps only as many messages in memory as
+//! its connections can send while the next ones are read, because more would only enlarge the process.
 //!
-//! Messages that were dropped from memory are read again before their turn, in the order of the
-//! log. Deferred, held and unreachable entries have no message in memory. Each entry counts its
-//! message even if another entry of the same message shares it, so the actual use never exceeds the
-//! count.
+//! Messages that were dropped from memory are read again before their turn, in the order of the log. If an entry is
+//! deferred or held, or its destination is unreachable, its message is not in memory. If several entries share a
+//! message, each of them counts its full size, so the actual use never exceeds the count.
 use std::time::Duration;
 
 use super::commands::OperatorCommand;
@@ -25,8 +23,8 @@ const MAX_LOADING: u32 = 64;
 const MAX_DESTINATION_BYTES: u64 = 12 << 20;
 
 impl<M: Clone> MailQueue<M> {
-    /// Adds the messages to be read next to `ids`, in the order of the log. When each of them has
-    /// been read, the caller must call `loaded` or `hold_unreadable`.
+    /// Adds to `ids` the messages that must be read next, in the order of the log. For each of them, the caller must
+    /// then call `loaded`, or `hold_unreadable` if it cannot be read.
     pub(crate) fn messages_to_read(&mut self, ids: &mut Vec<MessageId>) {
         let from = ids.len();
         while let Some(destination) = self.memory.unread.pop_front() {
@@ -86,7 +84,7 @@ impl<M: Clone> MailQueue<M> {
         self.destinations[key.0 as usize].message_bytes.saturating_add(u64::from(message_bytes)) <= share
     }
 
-    /// Keeps a new entry's message in memory if there is room and it will be sent soon.
+    /// Keeps a new entry's message in memory if there is room and the message will be sent soon.
     pub(super) fn keep_message(&mut self, at: EntryIndex, message: Option<M>, now_ms: u64) {
         let destination = self.entries[at].destination;
         let bytes = self.entries[at].message_bytes;
@@ -107,7 +105,7 @@ impl<M: Clone> MailQueue<M> {
         self.destination(destination).message_bytes += bytes;
     }
 
-    /// Stops counting an entry's message, and frees it unless a delivery agent has it.
+    /// Removes an entry's message from memory, unless a delivery agent has it, and no longer counts its size.
     pub(super) fn drop_message(&mut self, at: EntryIndex) {
         let entry = &mut self.entries[at];
         entry.message = None;
@@ -119,9 +117,9 @@ impl<M: Clone> MailQueue<M> {
         }
     }
 
-    /// Adds a destination to the list of destinations whose messages are read, if a connection can
-    /// send them now or soon. After a failed attempt, messages are read only when a connection is
-    /// established. Otherwise each attempt at a dead destination would read part of its backlog.
+    /// If the destination has a connection and ready messages that are not in memory, adds it to the list from which
+    /// `messages_to_read` chooses. After a failed attempt to connect, the connection must first be established.
+    /// Otherwise, each attempt to reach a dead destination would read part of its backlog from the spool.
     pub(super) fn update_read_list(&mut self, key: DestinationId) {
         let destination = self.destination(key);
         let is_served = destination.connections > 0 && (destination.failures == 0 || destination.has_connected);

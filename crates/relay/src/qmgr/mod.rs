@@ -6,17 +6,16 @@
 //!          destination 2: ready ▸      slots ●                                                          DSNs, done
 //!          destination 3: ready ▸▸▸▸▸  in backoff          retries, ages: timer wheels, moved by `tick`
 //! ```
-//! After each event, the driver must call `tick` if `deadline` has passed, then
-//! `next_connection_action` until it returns `None`, and then `messages_to_read`. A slot is the
-//! permission to have one connection. Its owner calls `take` when the connection is open, and again
-//! whenever the connection can take another message. A connection may have several requests at a
-//! time, because it sends the next MAIL together with the body of the message before.
+//! After each event, the driver must call `tick` if `deadline` has passed, then `next_connection_action` until it
+//! returns `None`, and then `messages_to_read`. A slot permits its owner to have one connection to a destination. The
+//! owner calls `take` when the connection is open, and again whenever the connection can take another message. A
+//! connection may have several messages at a time, because it sends the next MAIL together with the body of the message
+//! before.
 //!
-//! The queue promises the following, and has a test for each promise. No entry is lost. No entry is
-//! on two connections at once. The number of connections stays within its limits. A destination
-//! that is slow, dead or never answers does not delay others, because even the destination with the
-//! most connections or memory leaves as much free as it uses (`concurrency`, `memory`). An
-//! undelivered entry expires even if it is held or its destination is unreachable.
+//! The queue promises the following, and has a test for each promise. No entry is lost. No entry is on two connections
+//! at once. The number of connections stays within its limits. A destination that is slow, dead or never answers does
+//! not delay others, because it must leave as many connections and as much memory free as it uses (`concurrency`,
+//! `memory`). An undelivered entry expires even if it is held or its destination is unreachable.
 //!
 //! | file | what it is |
 //! |---|---|

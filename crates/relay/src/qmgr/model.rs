@@ -1,6 +1,6 @@
-//! Compares the queue with a simple model. Random operations are applied to both, and the counts
-//! are compared after each operation. At the end, everything is delivered and no message may be
-//! missing.
+//! Tests the queue against a simple model, a map from each message to the state of its recipients. Random operations
+//! are applied to both, and the counts are compared after each operation. At the end, everything is delivered and no
+//! message may be missing.
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,8 +12,8 @@ use super::retry::{Backoff, RetrySchedule};
 use super::*;
 use crate::message::envelope::{DeliveryRefusal, Fact, MessageProgress, RecipientFate, encode_note};
 
-/// Number of destinations. Like the other limits of the test, it is small, so that destinations fill up, memory runs
-/// out, and messages are delayed and expire.
+/// The test has few destinations and low limits, so that destinations fill up, memory runs out, and messages are
+/// delayed and expire.
 const DESTINATIONS: u32 = 4;
 const DESTINATION_CONCURRENCY_LIMIT: u32 = 3;
 const CONCURRENCY_LIMIT: u32 = 5;
@@ -341,8 +341,8 @@ impl QueueModel {
             self.queue.tick(self.now, &mut all);
         }
         all.into_iter().for_each(|actions| self.apply_actions(actions));
-        // Only an entry in flight may outlast its expiry by more than the 50 ms by which timers may
-        // be late.
+        // The queue's timers may fire up to 50 ms late, so an entry may stay 50 ms longer than its lifetime. Only an
+        // entry in flight may stay longer, because its delivery must end first.
         let grain = Duration::from_millis(50);
         for (id, message) in self.messages.iter().filter(|(_, message)| message.expires + grain <= self.now) {
             let waits = message.recipients.iter().any(|recipient| !recipient.settled && !recipient.in_flight);
@@ -391,7 +391,7 @@ impl QueueModel {
         }
     }
 
-    /// Performs the actions that the driver would perform in the spool, and updates the model.
+    /// Applies the queue's actions to the model. In the relay, the driver performs them in the spool.
     fn apply_actions(&mut self, actions: Actions) {
         let message = self.messages.get_mut(&actions.id.0).unwrap();
         assert!(!message.done, "nothing follows after `done`");
@@ -418,8 +418,8 @@ impl QueueModel {
         }
         if actions.done {
             message.done = true;
-            // The queue reports no facts about the recipients of a finished message, because the
-            // spool no longer needs them, so settle them here.
+            // When a message is finished, the queue need not report what became of each recipient, because the spool
+            // removes the whole message. So mark all its recipients as settled here.
             for recipient in &mut message.recipients {
                 assert!(!recipient.in_flight && !recipient.dsn_pending, "done before its time");
                 assert!(
@@ -477,8 +477,8 @@ impl QueueModel {
             assert_eq!(ready, destination.count(EntryState::Ready));
         }
         assert_eq!(queue.memory.used_bytes, bytes.iter().sum::<u64>());
-        // The limit may be exceeded by one message per destination, which is always read, and by
-        // the messages in flight.
+        // Even if memory is full, the queue reads a destination's first message, because all others wait behind it.
+        // Memory use may thus exceed `MEMORY_LIMIT` by one message per destination and two in flight per connection.
         let limit = MEMORY_LIMIT + u64::from(MAX_MESSAGE_BYTES) * u64::from(DESTINATIONS + 2 * CONCURRENCY_LIMIT);
         assert!(queue.memory.used_bytes <= limit, "{} bytes in memory", queue.memory.used_bytes);
     }
@@ -497,8 +497,8 @@ impl QueueModel {
                     while !self.connections[at].requests.is_empty() {
                         self.answer_at(at, 0);
                     }
-                    // The loop runs backwards, because `take_at` removes the connection if the
-                    // queue tells it to close.
+                    // The loop runs backwards, because `take_at` may remove the connection from the list, if the queue
+                    // tells the connection to close.
                     self.take_at(at);
                 }
                 while !self.pending_dsns.is_empty() {

@@ -2,13 +2,13 @@
 use super::entry::{EntryIndex, EntryLinks, EntryState, ListKind, MessageId, NO_ENTRY, QueueEnd, QueueEntry};
 use super::queue::MailQueue;
 
-/// Number of messages for which the index by queue id keeps its memory when the queue becomes
-/// empty. Memory that only a burst needed is freed.
+/// When the queue becomes empty, `messages`, its map from queue ids to entries, shrinks to a capacity of this many
+/// messages. A burst of mail may have made the map much larger.
 pub(super) const SPARE_MESSAGES: usize = 4_096;
 
 impl<M: Clone> MailQueue<M> {
-    /// Adds a new entry to the lists of its destination and of its message. It remains in these
-    /// lists whatever its state.
+    /// Adds a new entry to the lists of its destination and of its message. The entry remains in these lists until it
+    /// is removed, whatever its state.
     pub(super) fn link(&mut self, at: EntryIndex) {
         let QueueEntry { destination, id, received_unix_s, .. } = self.entries[at];
         let destination = &mut self.destinations[destination.0 as usize];
@@ -42,8 +42,8 @@ impl<M: Clone> MailQueue<M> {
         }
     }
 
-    /// Sets an entry's state, and counts the entry in it. If the state has a list, the caller must
-    /// add the entry to that list.
+    /// Sets an entry's state, and adds 1 to its destination's count of entries in that state. If there is a list for
+    /// the state, the caller must add the entry to the list.
     pub(super) fn enter_state(&mut self, at: EntryIndex, state: EntryState) {
         self.entries[at].state = state;
         let destination = self.entries[at].destination;

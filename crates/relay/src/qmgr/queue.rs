@@ -44,8 +44,8 @@ impl Default for Options {
     }
 }
 
-/// A new entry for one destination, or an entry from before a restart. `M` is the message in memory
-/// with its envelope, and should be cheap to clone.
+/// One message with the recipients that share a destination. `progress` is the default for new mail, and comes from the
+/// spool after a restart. `M` is the message in memory with its envelope, and should be cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct NewEntry<M> {
     pub(crate) id: MessageId,
@@ -72,7 +72,7 @@ impl MessageKind {
     }
 }
 
-/// Progress of an entry before a restart, from the notes in the spool (`RecipientProgress`).
+/// What had become of an entry before a restart, from the recipients' notes in the spool (`RecipientProgress`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct EntryProgress {
     pub(crate) attempts: u32,
@@ -85,8 +85,8 @@ pub(crate) struct EntryProgress {
     pub(crate) refusals: Vec<DeliveryRefusal>,
 }
 
-/// An entry for a delivery agent, which must return it with `finish_delivery`. Until then, the
-/// queue does nothing with the entry.
+/// An entry for a delivery agent, which must return it with `finish_delivery`. Until then, the queue neither retries
+/// the entry nor lets it expire.
 #[must_use = "a request that does not come back is never delivered"]
 #[derive(Debug)]
 pub(crate) struct DeliveryRequest<M> {
@@ -129,8 +129,8 @@ pub(crate) struct MailQueue<M> {
 
 impl<M: Clone> MailQueue<M> {
     pub(crate) fn new(options: Options, now: Duration) -> Self {
-        // Limit the resolution of the timers to 1/16 of the first wait, so that rounding hardly lengthens that wait,
-        // and to one second, which is precise enough for any wait.
+        // A timer fires up to one grain late. A grain is 1/16 of the first wait, so that lateness hardly lengthens this
+        // wait, but at most one second, which is precise enough for any wait.
         let grain_ms = (millis(options.schedule.backoff.initial) / 16).clamp(1, 1_000);
         Self {
             connections: ConnectionLists::default(),
@@ -145,8 +145,8 @@ impl<M: Clone> MailQueue<M> {
         }
     }
 
-    /// Adds the recipients of a message that have the same destination. If they are too many for
-    /// one transaction, they get several entries.
+    /// Adds a message for its recipients at one destination to the queue. If the recipients are too many for one
+    /// transaction, they get several entries.
     pub(crate) fn put(&mut self, mut arrival: NewEntry<M>, now: Duration) {
         let now_ms = millis(now);
         if arrival.recipients.len() <= TRANSACTION_RECIPIENTS {
@@ -155,7 +155,8 @@ impl<M: Clone> MailQueue<M> {
             }
             return;
         }
-        // Move the refusals out, so that `arrival.clone()` does not copy all of them for each part.
+        // Take the refusals out of `arrival`, because each clone below would otherwise copy the refusals of all
+        // recipients.
         let mut refusals = std::mem::take(&mut arrival.progress.refusals).into_iter();
         for numbers in arrival.recipients.to_vec().chunks(TRANSACTION_RECIPIENTS) {
             let mut part = NewEntry { recipients: RecipientNumbers::new(numbers), ..arrival.clone() };
@@ -222,8 +223,8 @@ impl<M: Clone> MailQueue<M> {
         at
     }
 
-    /// Creates the refusals of an entry from the refusals of all its recipients. Equal refusals share one copy of their
-    /// text, which saves memory.
+    /// Returns the latest refusal of each recipient of an entry. To save memory, equal refusals share one copy of their
+    /// text.
     pub(super) fn share_refusals(
         &mut self,
         key: DestinationId,
@@ -234,8 +235,7 @@ impl<M: Clone> MailQueue<M> {
         EntryRefusals::new(shared.collect())
     }
 
-    /// Returns the next message for a connection that is open and has room, or tells the connection
-    /// to wait or to close.
+    /// Returns the next message for a connection that can take one, or tells the connection to wait or to close.
     pub(crate) fn take(&mut self, slot: &mut ConnectionSlot, now: Duration) -> NextRequest<M> {
         self.mark_busy(slot);
         self.end_trial(slot);
@@ -288,8 +288,8 @@ impl<M: Clone> MailQueue<M> {
     pub(crate) fn forget_destination(&mut self, key: DestinationId) {
         if let Some(destination) = self.destinations.get_mut(key.0 as usize) {
             debug_assert!(destination.all.is_empty() && destination.connections == 0);
-            // Lists may still contain the forgotten number, which is safe because each destination is checked again
-            // before its list entry is used.
+            // Lists, such as the list of destinations without a connection, may still contain this number. That is
+            // safe, because the queue checks a destination again when it takes its number from a list.
             *destination = DestinationQueue { listed: destination.listed, ..DestinationQueue::new() };
         }
     }
@@ -300,8 +300,8 @@ impl<M: Clone> MailQueue<M> {
         self.destination(key).concurrency_limit = Some(limit.max(1));
     }
 
-    /// Sets the origin of a destination, which limits its attempts to connect. Without this call,
-    /// the destination counts as local.
+    /// Sets whether a destination is local, configured, or a domain that any sender can choose. Attempts to connect to
+    /// such domains may use fewer connections. A destination whose origin was never set counts as local.
     pub(crate) fn set_origin(&mut self, key: DestinationId, origin: DestinationOrigin) {
         self.add_destination(key);
         self.destination(key).origin = origin;
@@ -317,9 +317,8 @@ impl<M: Clone> MailQueue<M> {
         &mut self.destinations[key.0 as usize]
     }
 
-    /// Sets the Unix time at which the queue's clock is zero, because the host was suspended or its
-    /// time was set. Entries in the queue keep their times of the queue's clock, so nothing is retried
-    /// or expires early.
+    /// Sets the Unix time at which the queue's clock was zero, after the host was suspended or its time was set. The
+    /// timers of entries run by the queue's clock, so no entry is retried or expires early.
     pub(crate) fn set_unix_origin(&mut self, origin: Duration) {
         self.options.origin_unix = origin;
     }

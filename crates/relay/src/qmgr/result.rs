@@ -18,13 +18,13 @@ pub(crate) enum DeliveryResult {
     /// Each recipient has a status, in the order of the request. If the list is shorter, the server
     /// did not answer for the last recipients.
     Each(Vec<RecipientStatus>),
-    /// Each recipient has a status, as in `Each`. At least one reply was about the session, such as
-    /// 421, so deferred recipients are tried again at once in another session.
+    /// Each recipient has a status, in the order of the request. Unlike with `Each`, at least one reply was about the
+    /// session, such as 421, so deferred recipients are tried again at once in another session.
     SessionFault(Vec<RecipientStatus>),
     /// The session was lost after the final dot. The message may have been delivered, but is tried
     /// again, because a duplicate is better than a loss (RFC 5321 §4.5.4.1).
     Unknown,
-    /// The session was lost before the final dot, or had to close. The message counts as not sent.
+    /// The session was lost or had to close before the final dot, so the server has not accepted the message.
     Unsent,
     /// The delivery task panicked. The message may have been delivered, but is tried again.
     Panicked(DeliveryRefusal),
@@ -55,7 +55,7 @@ pub(crate) struct Actions {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum DsnEvent {
     /// The message was delivered to these recipients, or has failed for good. The caller must pass `pending` to
-    /// `dsn_stored` when the DSN is stored, or if none is due.
+    /// `dsn_stored` after it has stored the DSN, or at once if the sender wants none.
     Settled {
         pending: PendingDsn,
         fates: Vec<(u16, RecipientFate)>,
@@ -63,9 +63,9 @@ pub(crate) enum DsnEvent {
         /// between two attempts, or if their fate was decided before a restart.
         attempted_unix_s: Option<u64>,
     },
-    /// These recipients are still waiting for a retry, each for its own reason, and a delay notice is due. The
-    /// queue does not wait for this DSN, but the caller must call `delay_dsn_stored` when the DSN is stored, or if
-    /// none is due. Otherwise the notice is due again after a restart.
+    /// These recipients have waited so long that a delay notice is due. Each is listed with the reason for its delay.
+    /// The caller must call `delay_dsn_stored` when the DSN is stored, or if the sender wants none. Otherwise the
+    /// notice is due again after a restart.
     Delayed { recipients: Vec<(u16, Option<Arc<DeliveryRefusal>>)>, expires_unix_s: u64 },
 }
 
@@ -83,8 +83,8 @@ enum NextTry {
     Scheduled,
 }
 
-/// Number of successive connections that may return a message unsent before it counts as tried.
-/// Without a limit, a message that ends every session would stay at the head of its list forever.
+/// A message that this many connections in a row have returned unsent is deferred, as after a failed attempt. Without a
+/// limit, a message that makes servers end their sessions would stay at the head of its list forever.
 const MAX_UNSENT_TRIES: u8 = 3;
 
 impl<M: Clone> MailQueue<M> {
@@ -114,8 +114,8 @@ impl<M: Clone> MailQueue<M> {
             DeliveryResult::SessionFault(statuses) => {
                 self.count_failed_session(at);
                 let entry = &mut self.entries[at];
-                // Try again at once after the first fault, but wait after a second one in a row, because a server that
-                // always fails would otherwise get the message without a pause.
+                // Try again at once after a first session fault, but wait after a second one in a row. Otherwise, a
+                // server that always fails would get the message again and again without a pause.
                 let next_try = if entry.unsent_tries == 0 { NextTry::Now } else { NextTry::Scheduled };
                 entry.unsent_tries = u8::from(next_try == NextTry::Now);
                 self.apply_statuses(at, statuses, next_try, now_ms)
@@ -274,11 +274,12 @@ impl<M: Clone> MailQueue<M> {
         part
     }
 
-    /// Finishes all recipients of the entry with the same fate, without a DSN.
+    /// Records this fate for all recipients of the entry, and removes the entry. Nobody gets a DSN about it.
     pub(super) fn settle_all(&mut self, at: EntryIndex, fate: RecipientFate) -> Actions {
         let id = self.entries[at].id;
         let is_last = self.messages.get(&id) == Some(&at) && self.entries.next(at, ListKind::Message) == NO_ENTRY;
-        // The last entry finishes the message, which needs no facts, so the usual case allocates nothing.
+        // With the last entry of a message, the spool removes the whole message, so what became of its recipients need
+        // not be recorded. Most messages have a single entry, so usually no list is allocated.
         let facts = if is_last {
             Vec::new()
         } else {
@@ -309,7 +310,7 @@ impl<M: Clone> MailQueue<M> {
         }
     }
 
-    /// Records that the DSN is in the spool, or that none is due.
+    /// Removes the entry of recipients whose DSN is now in the spool, or who need no DSN.
     pub(crate) fn dsn_stored(&mut self, pending: PendingDsn) -> Actions {
         let PendingDsn { entry: at, id } = pending;
         let recipients = self.entries[at].recipients.to_vec();
@@ -318,9 +319,9 @@ impl<M: Clone> MailQueue<M> {
         Actions { id, facts, dsn: None, done }
     }
 
-    /// Handles a message about which nobody can be notified, because its envelope is unreadable.
-    /// Failed recipients are held and do not expire, until an operator retries or removes them.
-    /// Delivered recipients are finished.
+    /// Handles recipients about whom nobody can be notified, for example because the envelope is unreadable. Failed
+    /// recipients are held and do not expire, until an operator releases or removes them. Delivered recipients are
+    /// finished.
     pub(crate) fn dsn_failed(&mut self, pending: PendingDsn, fates: &[(u16, RecipientFate)]) -> Actions {
         let numbers = |has_failed: bool| -> Vec<u16> {
             fates.iter().filter(|(_, fate)| fate.is_failure() == has_failed).map(|(number, _)| *number).collect()
@@ -338,9 +339,8 @@ impl<M: Clone> MailQueue<M> {
         Actions { id, facts, dsn: None, done: false }
     }
 
-    /// Restores recipients that were finished before a restart, except that their DSN may not have been stored
-    /// (`RecipientProgress::is_dsn_due`). The entry can have any destination, because it only waits for its
-    /// DSN.
+    /// Restores recipients whose delivery ended before a restart, but whose DSN may not be stored yet
+    /// (`RecipientProgress::is_dsn_due`). Their entry can have any destination, because nothing is sent for it.
     pub(crate) fn restore_pending_dsn(&mut self, arrival: NewEntry<M>, fates: Vec<(u16, RecipientFate)>) -> DsnEvent {
         let id = arrival.id;
         let destination = arrival.destination;
@@ -376,8 +376,8 @@ impl<M: Clone> MailQueue<M> {
         Actions { id: entry.id, facts: Vec::new(), dsn: Some(dsn), done: false }
     }
 
-    /// Records that the DSN about a delay is in the spool, or that none is due. Returns `None` if the
-    /// message has left the queue, because then the spool does not need the note.
+    /// Returns a note that a delay notice is stored or unwanted. Without the note, the notice would be due again after
+    /// a restart. Returns `None` if the message has left the queue, because the note is then useless.
     pub(crate) fn delay_dsn_stored(&self, id: MessageId, recipients: Vec<u16>) -> Option<Actions> {
         let facts = vec![Fact::DelayDsnStored { recipients }];
         self.messages.contains_key(&id).then_some(Actions { id, facts, dsn: None, done: false })
@@ -403,8 +403,8 @@ impl<M: Clone> MailQueue<M> {
 }
 
 impl<M> QueueEntry<M> {
-    /// Returns the facts for the spool that the recipients are deferred until this time, one for each different
-    /// refusal. There are none if no recipient has been refused.
+    /// Returns facts for the spool about deferred recipients: the time of the next attempt, and the last refusal. One
+    /// fact lists all recipients with the same refusal. Recipients that have not been refused get no fact.
     pub(super) fn deferred_facts(&self, next_unix_s: u64) -> impl Iterator<Item = Fact> {
         let attempts = self.attempts;
         let refused = self.recipients.iter().filter_map(|number| Some((number, self.refusals.get(number)?)));
@@ -432,7 +432,7 @@ fn facts_of(fates: &[(u16, RecipientFate)]) -> Vec<Fact> {
     groups.into_iter().map(|(fate, recipients)| Fact::Settled { recipients, fate: fate.clone() }).collect()
 }
 
-/// Groups recipients that have the same value, in the order of the first recipient of each group.
+/// Groups recipient numbers by a value, such as their refusal. The groups are in the order of their first recipients.
 fn grouped<T: PartialEq>(pairs: impl IntoIterator<Item = (u16, T)>) -> Vec<(T, Vec<u16>)> {
     let mut groups: Vec<(T, Vec<u16>)> = Vec::new();
     for (number, value) in pairs {

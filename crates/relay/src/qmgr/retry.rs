@@ -6,7 +6,7 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Backoff {
     pub(crate) initial: Duration,
-    /// Maximum wait without the random spread, which changes it by up to a quarter.
+    /// Maximum wait, which the random spread may still lengthen by a quarter.
     pub(crate) max: Duration,
 }
 
@@ -15,12 +15,11 @@ impl Backoff {
     /// `maximal_backoff_time`). RFC 5321 §4.5.4.1 recommends waits of 30 minutes in general, and shorter ones at first.
     pub(crate) const FOR_MESSAGES: Self = Self { initial: Duration::from_secs(300), max: Duration::from_secs(4_000) };
 
-    /// Derives the backoff of an unreachable destination from the backoff of its messages. The
-    /// first wait is 1/60 of the messages' first wait, and the longest is 1/6 of their longest. By
-    /// default these are 5 s and 11 min. The waits are shorter because an attempt costs only one
-    /// connection, however many messages wait, and because mail should be delivered soon after a
-    /// server has restarted. A wait is at least a second, so that a dead server is not tried all
-    /// the time. If the messages' own first wait is shorter than a second, that wait is used.
+    /// Derives the backoff of an unreachable destination from the backoff of its messages. The first wait is 1/60 of
+    /// the messages' first wait, and the longest is 1/6 of their longest. By default these are 5 s and 11 min. A
+    /// destination is tried more often than a message, because an attempt costs only one connection, however many
+    /// messages wait. Mail should also be delivered soon after a server has restarted. The first wait is at least a
+    /// second, so that a dead server is not tried all the time, but never longer than the messages' first wait.
     pub(crate) fn for_destinations(&self) -> Self {
         let first = (self.initial / 60).max(self.initial.min(Duration::from_secs(1)));
         Self { initial: first, max: (self.max / 6).max(first) }
@@ -34,8 +33,8 @@ impl Backoff {
         let plain = self.initial.saturating_mul(1 << doublings).min(self.max.max(self.initial));
         let draw = splitmix64(seed ^ splitmix64(subject ^ splitmix64(u64::from(attempt))));
         let spread = plain / 2;
-        // 16 random bits are precise enough, and keep the product below `spread`, so that it cannot
-        // overflow.
+        // `share` has 16 random bits, so `spread / 65_536 * share` is less than `spread` and cannot overflow. 16 bits
+        // are precise enough.
         let share = u32::from((draw >> 48) as u16);
         (plain - plain / 4).saturating_add(spread / 65_536 * share)
     }
@@ -44,7 +43,7 @@ impl Backoff {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RetrySchedule {
     pub(crate) backoff: Backoff,
-    /// Maximum age of a message. RFC 5321 §4.5.4.1 requires at least 4 to 5 days.
+    /// Age at which the relay gives up an undelivered message. RFC 5321 §4.5.4.1 requires at least 4 to 5 days.
     pub(crate) lifetime: Duration,
     pub(crate) notice_lifetime: Duration,
     /// Age at which the sender is notified of the delay. `None` means never.
@@ -86,8 +85,7 @@ mod tests {
     fn a_hop_is_looked_after_more_often_than_a_message() {
         let milliseconds = Duration::from_millis;
         let rows = [
-            // Each row has the first and the longest wait of messages in ms, and the waits of
-            // destinations that follow from them.
+            // In ms: the waits of a message (first, longest), and the destination's waits that are derived from them.
             ([300_000, 4_000_000], [5_000, 666_666]),
             ([300_000, 3_600_000], [5_000, 600_000]),
             ([30_000, 60_000], [1_000, 10_000]),
@@ -109,8 +107,8 @@ mod tests {
         let mean = waits.iter().sum::<u64>() / 1_000;
         waits.sort_unstable();
         waits.dedup();
-        // The waits spread over 150 whole seconds, so a thousand of them should hit nearly every
-        // second.
+        // Each wait is between 225 s and 375 s. A thousand random waits should include nearly all of these 150 whole
+        // seconds.
         assert!(waits.len() > 120, "{} different waits", waits.len());
         assert!((290..310).contains(&mean), "{mean}");
         assert_eq!(schedule.delay(7, 3, 2), schedule.delay(7, 3, 2));

@@ -12,11 +12,10 @@ pub(crate) struct DestinationStats {
     pub(crate) deferred: u32,
     pub(crate) in_flight: u32,
     pub(crate) held: u32,
-    /// Number of entries that are finished except that their DSN is not stored yet.
+    /// Number of entries whose delivery has ended, but whose DSN is not stored yet.
     pub(crate) awaiting_dsn: u32,
     pub(crate) connections: u32,
     pub(crate) idle: u32,
-    /// Unix time at which the oldest entry was received, in seconds.
     pub(crate) oldest_unix_s: Option<u64>,
     /// Time of the queue's clock before which no connection is tried. If it is in the past, the
     /// destination is not in backoff.
@@ -41,7 +40,7 @@ pub(crate) struct ListedEntry {
     pub(crate) state: EntryState,
     pub(crate) attempts: u32,
     pub(crate) received_unix_s: u64,
-    /// Unix time of the next attempt for the entry or its destination, in seconds.
+    /// Unix time, in seconds, of the entry's next attempt, or of the end of its destination's backoff.
     pub(crate) next_unix_s: Option<u64>,
     pub(crate) expires_unix_s: u64,
     /// Reason why the entry has not been delivered: the reason of its destination's backoff, or
@@ -86,9 +85,9 @@ impl<M: Clone> MailQueue<M> {
         })
     }
 
-    /// Returns the entries in at most `limit` slots of the table, beginning with slot `from`. In
-    /// this way, a list of a million entries is shown in many short calls, without a lock. Entries
-    /// that come or go between two calls may be missing or appear twice.
+    /// Returns one page of the list of queue entries. The page covers at most `limit` slots of the entry table,
+    /// beginning with slot `from`. In this way, a list of a million entries is shown in many short calls, without a
+    /// lock. Entries that come or go between two calls may be missing or appear twice.
     pub(crate) fn page(&self, from: u32, limit: u32, now: Duration) -> EntryPage {
         let end = from.saturating_add(limit.max(1)).min(self.entries.slot_count());
         let live = (from..end).filter(|at| self.entries.is_live(*at));

@@ -10,8 +10,7 @@
 use super::entries::{EntryList, EntryTable};
 use super::entry::{EntryIndex, ListKind};
 
-/// Number of slots. With a grain of a second, a turn takes 68 minutes, which is longer than most
-/// waits.
+/// If a slot covers a second, a turn of the wheel takes 68 minutes, which is longer than most waits.
 const SLOT_COUNT: u64 = 4_096;
 const WORD_BITS: u64 = 64;
 
@@ -25,8 +24,8 @@ pub(super) struct TimerWheel {
 }
 
 impl TimerWheel {
-    /// Creates a wheel that stands at `now_ms`. If it stood at 0, the first entries would seem to be
-    /// due later than one turn, and `pop` would go through all turns since the clock's origin.
+    /// Creates an empty wheel whose current slot is the slot of `now_ms`. If the wheel began at time 0, `pop` would
+    /// have to catch up with all turns since then, and in each turn return entries that are not due.
     pub(super) fn new(grain_ms: u64, kind: ListKind, now_ms: u64) -> Self {
         let slots = vec![EntryList::EMPTY; SLOT_COUNT as usize];
         let grain_ms = grain_ms.max(1);
@@ -56,8 +55,8 @@ impl TimerWheel {
         }
     }
 
-    /// Removes the next entry whose slot has been reached. It may not be due yet, because an entry
-    /// that is due later than one turn waits in the last slot.
+    /// Removes the next entry whose slot has been reached. The caller must insert the entry again if it is not due yet.
+    /// An entry comes too early if it was inserted more than one turn of the wheel before it is due.
     pub(super) fn pop<M>(&mut self, entries: &mut EntryTable<M>, now_ms: u64) -> Option<EntryIndex> {
         let reached = now_ms / self.grain_ms;
         match self.next_grain() {
@@ -74,7 +73,7 @@ impl TimerWheel {
         }
     }
 
-    /// Returns the time at which `pop` will return the next entry.
+    /// Returns the time from which on `pop` returns the next entry, or `None` if the wheel is empty.
     pub(super) fn deadline_ms(&self) -> Option<u64> {
         self.next_grain().map(|grain| grain * self.grain_ms)
     }
@@ -82,8 +81,8 @@ impl TimerWheel {
     fn next_grain(&self) -> Option<u64> {
         let start = self.current_grain % SLOT_COUNT;
         let words = SLOT_COUNT / WORD_BITS;
-        // Read the word with the current slot twice: at the start for its higher bits, which are due first, and at the
-        // end for its lower bits, which belong to the next turn of the wheel.
+        // Each word of `occupied` has the bits of 64 slots. The search makes one turn, so the word of the current slot
+        // comes twice: first for this slot and later ones, and last for earlier slots, which end the turn.
         (0..=words).find_map(|step| {
             let word = (start / WORD_BITS + step) % words;
             let mask = match step {

@@ -1,5 +1,4 @@
-//! Queues the messages that a former run left in the spool, with their progress, after the relay
-//! has restarted.
+//! Queues the messages that a former run left in the spool, with their progress, after the relay has restarted.
 mod redirect;
 
 use super::fault_log::LOG_TARGET;
@@ -20,7 +19,7 @@ use std::rc::Rc;
 /// Number of messages that a worker queues before its sessions get a turn.
 const BATCH_MESSAGES: usize = 500;
 
-/// Maximum number of log lines about damage, because more lines would tell an operator nothing new.
+/// Maximum number of log lines about damage for each log level. More lines would tell an operator nothing new.
 const MAX_DAMAGE_LINES: usize = 200;
 
 /// Logs each damaged place, with its position and what it loses. Damage that loses nothing, or that
@@ -103,7 +102,7 @@ fn requeue_message(worker: &Rc<RelayWorker>, left: &RecoveredMessage, redirects:
 #[derive(Default)]
 struct RecipientGroups(HashMap<GroupKey, (Vec<u16>, EntryProgress)>);
 
-/// What recipients in one queue entry have in common: destination, number of attempts, time of the next attempt,
+/// Values that all recipients of one queue entry share: destination, number of attempts, time of the next attempt,
 /// whether the delay was reported, and whether there is a refusal.
 type GroupKey = (DestinationId, u32, u64, bool, bool);
 
@@ -175,9 +174,11 @@ fn redirect_of(
     members: Vec<(Box<str>, NextHop)>,
     is_held: bool,
 ) -> Redirect {
-    // Use a destination to which nothing is sent, so that no member's server gets mail for the old address.
+    // The old recipient stays queued until the new message to the alias's members is stored. Its destination is the
+    // domain `invalid`, so that nothing can be sent to its address meanwhile.
     let destination = worker.destination_id(&NextHop::unroutable());
-    // The recipient has not expired: the queue uses this fate only to hold the message if it is unreadable.
+    // If the message cannot be read, `redirect` passes this fate to `dsn_failed`, which holds failed recipients and
+    // finishes all others. The fate must therefore be a failure, such as `Expired`, although nothing has expired.
     let fates = vec![(recipient, RecipientFate::Expired(None))];
     let dsn = worker.queue.borrow_mut().restore_pending_dsn(new_entry(left, envelope, destination), fates);
     Redirect { id: MessageId(left.id.0), recipient, members, is_held, dsn }
@@ -196,7 +197,8 @@ fn requeue_dsns(
     if fates.is_empty() {
         return false;
     }
-    // Nothing is sent to this destination, which only names the entry in the operator's lists.
+    // This destination only determines where operators find the entry in lists of the queue. Nothing is sent to it,
+    // because the entry only waits for its DSN.
     let destination = match reroute(worker, envelope, usize::from(fates[0].0)) {
         ResolvedRoute::Direct(destination) => destination,
         ResolvedRoute::Alias(_) => NextHop::unroutable(),

@@ -1,6 +1,5 @@
-//! Redirects mail for a mailbox that has become an alias. The mail goes to all members of the alias
-//! as a new message. The new message is stored before the old one is finished, so that a crash
-//! loses no mail.
+//! Redirects mail for a mailbox that has become an alias. The mail goes to all members of the alias as a new message.
+//! The new message is stored before the old one is finished, so that a crash loses no mail.
 use crate::fault_log::{CommonFault, LOG_TARGET};
 use crate::message::Message;
 use crate::message::envelope::{EnvelopeRecipient, Fact, MessageEnvelope, RecipientFate};
@@ -14,8 +13,7 @@ use mailrun_spool::Stored;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Maximum number of messages that are redirected at the same time, because each of them is in
-/// memory.
+/// Maximum number of messages that are redirected at the same time, because each of them is in memory.
 const MAX_CONCURRENT: usize = 16;
 
 pub(crate) struct Redirect {
@@ -24,7 +22,8 @@ pub(crate) struct Redirect {
     pub(crate) recipient: u16,
     pub(crate) members: Vec<(Box<str>, NextHop)>,
     pub(crate) is_held: bool,
-    /// Pending DSN that keeps the original in the queue until the new message is stored.
+    /// Placeholder for a DSN, which is never sent. While it is pending, the original message stays in the spool. When
+    /// the new message is stored, `dsn_stored` removes the placeholder from the queue.
     pub(crate) dsn: DsnEvent,
 }
 
@@ -52,7 +51,7 @@ async fn redirect(worker: &Rc<RelayWorker>, redirect: Redirect) {
         "a recipient is now an alias; its mail goes to the members"
     );
     worker.enqueue(&stored, &message, groups);
-    // An operator holds the old message, so the new one must be held as well.
+    // The new message takes over a recipient of the old one, so hold it as well if an operator holds the old one.
     if is_held {
         let id = MessageId(stored.id().0);
         let actions = worker.queue.borrow_mut().apply_command(OperatorCommand::Hold, id, clock::now());
@@ -60,8 +59,7 @@ async fn redirect(worker: &Rc<RelayWorker>, redirect: Redirect) {
             worker.apply_actions(actions, None);
         }
     }
-    // Finish the old recipient only after the new message is stored, so that a crash in between
-    // loses no mail.
+    // Finish the old recipient only after the new message is stored, so that a crash in between loses no mail.
     let mut actions = worker.queue.borrow_mut().dsn_stored(pending);
     if !actions.done {
         actions.facts.insert(0, Fact::Settled { recipients: vec![recipient], fate: RecipientFate::Delivered });

@@ -10,9 +10,8 @@
 //! list:                one,
 //!    two, three        a line that begins with a space continues the line before it
 //! ```
-//! Letter case of names does not matter (RFC 5321 §2.4 leaves that to the host). A name that is its
-//! own target means the mailbox of that name. Longer loops are rejected, and so are names with too
-//! many targets.
+//! Letter case of names does not matter (RFC 5321 §2.4 leaves that to the host). A name that is its own target means
+//! the mailbox of that name. All other loops are rejected, and so are names with too many targets.
 use mailrun_smtp::{Domain, Path};
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -26,7 +25,7 @@ const MAX_EXPANSION: usize = 1000;
 /// Maximum length of a chain of aliases, in which each alias is a target of the alias before.
 const MAX_DEPTH: usize = 50;
 const MAX_ERRORS: usize = 20;
-/// Separates name and domain in a key of the table, because no address contains this character.
+/// Separates name and domain in a key of the table. No address contains this character, so all keys are different.
 const KEY_SEPARATOR: char = '\0';
 
 /// A mistake in the alias file. Line and column count from 1, and columns are in characters.
@@ -69,8 +68,8 @@ pub(crate) struct Aliases {
 #[derive(Clone, Debug)]
 enum UnresolvedTarget {
     Discard,
-    /// Another alias, given by its index. Its targets are resolved in the given domain, or in the
-    /// recipient's domain if there is none.
+    /// The target is the alias with this index in `Aliases::targets`. If a target of that alias has no domain, it is in
+    /// the domain of the second field or, for `None`, in the recipient's domain.
     Alias(usize, Option<Domain<'static>>),
     /// A mailbox in the given domain, or in the recipient's domain if there is none.
     Mailbox(Box<str>, Option<Domain<'static>>),
@@ -128,8 +127,8 @@ impl Aliases {
 }
 
 impl UnresolvedTarget {
-    /// Returns the target for mail to this domain. The target must not be an alias, because the
-    /// caller has to follow an alias to its own targets.
+    /// Returns the mailbox or remote address that the target stands for. A mailbox without a domain is in `domain`. If
+    /// the target is itself an alias, the caller must resolve the targets of that alias instead.
     fn resolve(&self, domain: &Domain<'_>) -> AliasTarget {
         match self {
             Self::Discard | Self::Alias(..) => AliasTarget::Discard,
@@ -263,8 +262,8 @@ impl<'a> AliasParser<'a> {
                 Err(mistake) => mistakes.push(mistake),
             }
         }
-        // Check the expansion only if there was no mistake, because the indexes of targets are
-        // valid only if every alias has its targets.
+        // `ExpansionCheck` follows aliases by their index in `targets`. An alias with a mistake is missing there, so
+        // all later indexes would be wrong. Look for loops and long expansions only if there was no mistake.
         if mistakes.is_empty() {
             mistakes.extend(ExpansionCheck::of(&targets).into_error(&self.entries));
         }
@@ -366,7 +365,7 @@ fn split_targets(line: &str, from: usize, number: usize) -> Vec<AliasToken<'_>> 
 /// Counts the recipients of each alias, and finds loops. The search does not recurse, because a
 /// file may chain a million aliases.
 struct ExpansionCheck {
-    /// Number of recipients of each finished alias, and length of its longest chain of aliases.
+    /// For each alias that was measured, the number of its recipients and the length of its longest chain of aliases.
     done: Vec<Option<(usize, usize)>>,
     error: Option<ExpansionError>,
 }
@@ -389,7 +388,8 @@ impl ExpansionCheck {
         search
     }
 
-    /// Measures an alias after the aliases it leads to, because its size is the sum of theirs.
+    /// Counts the recipients of an alias. First counts the recipients of its targets that are aliases, because the
+    /// result includes them.
     fn visit(&mut self, first: usize, targets: &[Box<[UnresolvedTarget]>]) {
         let mut path = vec![(first, 0)];
         let mut is_open = HashSet::from([first]);
@@ -466,7 +466,7 @@ mod tests {
         Aliases::parse(text, &AliasContext { is_local: &is_local, is_user: &is_user })
     }
 
-    /// Describes targets in words. `-` means that mail is discarded.
+    /// Returns the address of each target. `-` stands for a target that discards mail.
     fn rendered(meant: Vec<AliasTarget>) -> Vec<String> {
         let word = |one| match one {
             AliasTarget::Discard => "-".to_owned(),
@@ -586,8 +586,8 @@ mod tests {
     }
 
     proptest! {
-        /// For any graph of aliases, expanding an accepted alias must end, with at most the allowed
-        /// number of targets.
+        /// Aliases may lead to other aliases. The parser must refuse a file in which they form a loop. In any other
+        /// file, an alias must expand to the targets of all aliases that it reaches.
         #[test]
         fn any_graph_ends_or_is_refused(edges in prop::collection::vec(prop::collection::vec(0..12_usize, 1..4), 12)) {
             let line = |(number, to): (usize, &Vec<usize>)| {

@@ -9,9 +9,9 @@
 //!                  ▼
 //!            the first route that fits sender and domain, else the domain's MX
 //! ```
-//! A trusted client is in `networks` or has logged in. Only the text after the last `@` is the
-//! domain. Source routes have been removed before (RFC 5321 §3.6.1). Untrusted clients may not use
-//! local parts that look like routes (`user%elsewhere@local`, `elsewhere!user@local`,
+//! A trusted client is in `networks` or has logged in. If an address contains more than one `@`, only the text after
+//! the last one is its domain. The SMTP parser has already removed source routes (RFC 5321 §3.6.1). Untrusted clients
+//! may not use local parts that look like routes (`user%elsewhere@local`, `elsewhere!user@local`,
 //! `"user@elsewhere"@local`), because the next server trusts this relay and might follow them.
 pub(crate) mod aliases;
 mod next_hop;
@@ -109,8 +109,8 @@ impl SenderPattern {
     }
 }
 
-/// A pattern for domains: a single domain, all domains below it (with a leading dot), or all
-/// domains (`*`). It is normalised as by [`Domain`], so that both can be compared as texts.
+/// A pattern for domains: a single domain, all domains below it (with a leading dot), or all domains (`*`). It is
+/// normalised as by [`Domain`], so that patterns and domains can be compared as texts.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct DomainPattern(Box<str>);
 
@@ -119,8 +119,7 @@ impl DomainPattern {
         Self("*".into())
     }
 
-    /// Parses `example.com`, `.example.com` (all domains below it, but not the domain itself),
-    /// `[192.0.2.1]` or `*`.
+    /// Parses `example.com`, `.example.com` (all domains below it, but not the domain itself), `[192.0.2.1]` or `*`.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let (dot, domain) = text.strip_prefix('.').map_or(("", text), |domain| (".", domain));
         if text != "*" && !is_domain(domain) {
@@ -148,8 +147,7 @@ pub(crate) struct LocalDomains {
     /// The first of the domains, which is used for a bare `Postmaster`.
     pub(crate) primary_domain: Option<Domain<'static>>,
     pub(crate) aliases: Aliases,
-    /// Names of the mailboxes in lower case, or `None` if the next hop decides which mailboxes
-    /// exist.
+    /// Names of the mailboxes in lower case, or `None` if the next hop decides which mailboxes exist.
     pub(crate) users: Option<HashSet<Box<str>>>,
     pub(crate) mailbox: Option<Mailbox>,
 }
@@ -191,8 +189,8 @@ pub(crate) struct RouteIndex {
 }
 
 impl RouteIndex {
-    /// Adds a route, over which all earlier routes take precedence. If an earlier route already
-    /// covers one of its domains, returns that domain and the number of the earlier route.
+    /// Adds the configuration's route with this number. Earlier routes take precedence. If an earlier route already
+    /// covers a domain of the new one, returns the domain and the number of the earlier route.
     pub(crate) fn add(&mut self, number: usize, route: &Route) -> Option<(DomainPattern, usize)> {
         let mut shadow = None;
         let mut add = |domains: &mut DomainIndex, domain: &DomainPattern| {
@@ -226,8 +224,7 @@ impl RouteIndex {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum PatternScope {
-    /// Considers only patterns that name the domain or a parent domain. The pattern `*` is left
-    /// out.
+    /// Considers only patterns that name the domain or a parent domain. The pattern `*` is left out.
     Named,
     Any,
 }
@@ -289,10 +286,10 @@ impl Router {
         }
     }
 
-    /// Routes mail of a former run again, with the present configuration. Aliases were followed
-    /// when the mail was accepted. If a recipient is a mailbox, the mail goes there, even if there
-    /// is now an alias of the same name (`ann: ann, keeper`). An alias is followed only if it has
-    /// replaced the mailbox, and then to all of its targets.
+    /// Routes mail of a former run again, with the present configuration. Aliases were already followed when the mail
+    /// was accepted. Mail for the mailbox `ann` therefore still goes only there, even if the alias `ann: ann, keeper`
+    /// has been added since. If the mailbox no longer exists, but an alias of its name does, the mail goes to all
+    /// targets of the alias.
     ///
     /// # Errors
     /// Fails if there is no longer a route for the recipient.
@@ -304,9 +301,8 @@ impl Router {
         self.0.own_mailbox(sender, recipient).map_or(routed, |next_hop| Ok(ResolvedRoute::Direct(next_hop)))
     }
 
-    /// Returns an address in the form in which addresses are compared. Servers may distinguish
-    /// upper and lower case in local parts (RFC 5321 §2.4), but this relay does not for its own
-    /// domains.
+    /// Returns an address in the form in which addresses are compared. Servers may distinguish upper and lower case in
+    /// local parts (RFC 5321 §2.4), but this relay does not for its own domains.
     pub(crate) fn compared(&self, address: &Path<'_>) -> String {
         let local_part = String::from_utf8_lossy(address.local_part());
         match address.domain().map(Domain::new).or_else(|| self.0.local.primary_domain.clone()) {
@@ -316,8 +312,8 @@ impl Router {
         }
     }
 
-    /// Returns true if mail of a local domain can be delivered: to a mailbox, by a route that names
-    /// the domain, or through aliases alone.
+    /// Returns true if mail to a local domain can be delivered: to mailboxes, by a route that names the domain, or
+    /// because all its addresses are aliases.
     pub(crate) fn has_route_for(&self, domain: &str) -> bool {
         let RoutingTable { local, index, .. } = &*self.0;
         let nobody = Path::mailbox(b"").expect("the null path is a path");
@@ -348,8 +344,7 @@ impl Router {
     }
 }
 
-/// Returns true if a local part could make the next server relay: with `@`, with the percent hack,
-/// or with a bang path.
+/// Returns true if a local part could make the next server relay: with `@`, with the percent hack, or with a bang path.
 fn has_embedded_route(local_part: &str) -> bool {
     local_part.contains(['@', '%', '!'])
 }
@@ -397,8 +392,8 @@ impl RoutingTable {
         match &self.local.mailbox {
             Some(Mailbox::NextHop(next_hop)) => Ok(next_hop.clone()),
             Some(Mailbox::Maildir(template)) => maildir(template, &name, domain),
-            // Only a route that names the domain counts, because the domain's MX is this relay
-            // itself and a smarthost would send the mail back.
+            // Use only a route that names the domain. The smarthost of a route for all domains (`*`) would look up the
+            // MX of this local domain, which is this relay, and send the mail back.
             None => match self.index.first_match(sender, domain, PatternScope::Named) {
                 Some(number) => resolve_target(&self.targets[number], local_part, domain),
                 None => Err(RouteError::UnknownUser),
@@ -428,8 +423,7 @@ impl RoutingTable {
         if let Some(domain) = &self.local.primary_domain {
             return self.route_local(sender, NAME, domain);
         }
-        // Without local domains, the relay has no postmaster, so such mail from trusted clients
-        // goes to the smarthost.
+        // Without local domains, nobody is postmaster, so trusted clients' mail to `Postmaster` goes to the smarthost.
         let everything = self.index.first_match(sender, "*", PatternScope::Any).map(|number| &self.targets[number]);
         match (access, everything) {
             (Access::Trusted, Some(RouteTarget::NextHop(next_hop))) => Ok(ResolvedRoute::Direct(next_hop.clone())),
@@ -505,8 +499,7 @@ mod tests {
         Router::new(local(aliases, Some(mailbox)), routes, RouteTarget::Mx(Mx::default()))
     }
 
-    /// Returns the result as `554`, `550`, a next hop, or `address=next_hop` for each target of an
-    /// alias.
+    /// Returns the result as `554`, `550`, a next hop, or `address=next_hop` for each target of an alias.
     fn routed_to(router: &Router, access: Access, sender: &str, recipient: &str) -> String {
         let sender = Path::mailbox(sender.as_bytes()).unwrap();
         let wire = format!("<{recipient}>");
@@ -578,8 +571,8 @@ mod tests {
         }
     }
 
-    /// Tries addresses through which other relays have sent mail for anybody. An untrusted client must not be able to
-    /// send to any of them.
+    /// Tries forms of addresses that have made other servers open relays. With none of them may an untrusted client
+    /// reach a remote address.
     #[test]
     fn untrusted_clients_reach_local_mailboxes_only() {
         let rows = [
@@ -615,9 +608,9 @@ mod tests {
                 assert!(Path::parse(format!("<{recipient}>").as_bytes()).is_err(), "{recipient}");
                 continue;
             }
-            // Any client can claim any sender address, so the sender must not help an untrusted
-            // client to reach other recipients. The sender may only change the route of an alias's
-            // target.
+            // Any client can claim any sender address, so no sender address may help an untrusted client to reach more
+            // recipients. Only for the remote target of an alias may the sender change the next hop, because routes can
+            // depend on the sender. The test therefore replaces `bounces` and `vip` with `else`.
             for sender in ["", "s@x.example", "boss@a.example", "ann@a.example"] {
                 let hop =
                     routed_to(&router, Access::Untrusted, sender, recipient).replace("smtp:bounces:25", "smtp:else:25");
@@ -644,7 +637,7 @@ mod tests {
         for (recipient, expected) in rows {
             assert_eq!(rerouted_to(&router, recipient), expected, "{recipient}");
         }
-        // If only the next hop knows the mailboxes, the router must accept any name.
+        // Without a list of users, only the next hop knows the mailboxes, so the router must accept any name.
         let LocalDomains { domains, primary_domain: first, aliases, .. } = local(aliases, None);
         let mailbox = Some(Mailbox::NextHop(smarthost("inner")));
         let router = Router::new(
@@ -671,8 +664,7 @@ mod tests {
         assert_eq!(routed_to(&router, Access::Untrusted, "", "ann@b.example"), "550");
         assert_eq!(routed_to(&router, Access::Trusted, "", "ann@b.example"), "550");
         assert!(router.has_route_for("a.example") && !router.has_route_for("b.example"));
-        // Without local domains, mail for the postmaster goes to the smarthost, to which only
-        // trusted clients may send.
+        // Without local domains, mail for the postmaster goes to the smarthost, to which only trusted clients may send.
         let router = Router::new(LocalDomains::default(), routes(), RouteTarget::Mx(Mx::default()));
         assert_eq!(routed_to(&router, Access::Trusted, "", "Postmaster"), "smtp:smart:25");
         assert_eq!(routed_to(&router, Access::Untrusted, "", "Postmaster"), "550");

@@ -54,7 +54,7 @@ pub(crate) struct TargetHost {
 pub(crate) struct NextHopTls {
     pub(crate) policy: TlsPolicy,
     pub(crate) insecure: bool,
-    /// CA to trust instead of the system's CAs.
+    /// CA certificates to trust instead of those of the system.
     pub(crate) ca_file: Option<Arc<CaFile>>,
     /// Name that the certificate must have, and that is sent as SNI. The default is the host's
     /// name.
@@ -68,7 +68,7 @@ pub(crate) enum TlsPolicy {
     /// eavesdroppers (RFC 7435).
     #[default]
     Opportunistic,
-    /// STARTTLS with verification of the server. If either fails, nothing is sent.
+    /// STARTTLS with verification of the server. If STARTTLS or the verification fails, nothing is sent.
     Required,
     /// TLS with verification, before the greeting (RFC 8314).
     Implicit,
@@ -152,8 +152,8 @@ impl NextHopTls {
 }
 
 impl NextHop {
-    /// Returns a next hop for mail without a route. Its domain, `invalid`, does not exist (RFC 2606
-    /// §2), so delivery fails and the sender is notified.
+    /// Returns a next hop for recovered mail that the present configuration can no longer route. Its domain, `invalid`,
+    /// does not exist (RFC 2606 §2), so delivery fails and the sender is notified.
     pub(crate) fn unroutable() -> Self {
         let to = SmtpTarget::Domain { name: "invalid".into(), port: 25 };
         Self::Smtp(Arc::new(Smtp { target: to, security: NextHopTls::default(), credentials: None, connections: None }))

@@ -41,15 +41,15 @@ impl MaildirTemplate {
         self
     }
 
-    /// Returns true if each user has a path of their own. The configuration must then list the
+    /// Returns true if the path of the Maildir contains the user's name. The configuration must then list the
     /// mailboxes, because otherwise any address could create a directory.
     pub(crate) fn names_users(&self) -> bool {
         self.0.contains(&PathSegment::User)
     }
 
-    /// Returns the path for a user of a domain. The user must be without quotes and in lower case, and the domain in
-    /// [`mailrun_smtp::Domain`]'s form. Returns `None` if the user or the domain would change the structure of the
-    /// path, for example because it contains a slash.
+    /// Returns the path of the Maildir of a user in a domain. The user must be without quotes and in lower case, and
+    /// the domain in [`mailrun_smtp::Domain`]'s form. Returns `None` if the user or the domain would change the
+    /// structure of the path, for example because it contains a slash.
     pub(crate) fn fill(&self, user: &str, domain: &str) -> Option<PathBuf> {
         let mut path = String::new();
         for piece in &self.0 {

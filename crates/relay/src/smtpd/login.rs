@@ -21,8 +21,7 @@ static LOCKED_REPLY: Reply = Reply::fixed("421 4.7.0 Too many failed logins, try
 /// does not count as failed.
 static BUSY_REPLY: Reply = Reply::fixed("454 4.7.0 Too many logins at the same time, try again later\r\n");
 
-/// Maximum time that a login waits while other logins are checked, and the interval at which it tries again. The
-/// maximum is shorter than the timeouts of mail clients.
+/// Maximum time that a login waits while other logins are checked. It is shorter than the timeouts of mail clients.
 const CHARGE_TIMEOUT: Duration = Duration::from_secs(60);
 const CHARGE_RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -41,7 +40,7 @@ struct LoginAttempt {
     client: Option<ClientKey>,
     user: String,
     mechanism: Mechanism,
-    /// Failure budget in which this login counts as pending, until it has succeeded or failed.
+    /// Tells which records of the login guard count this login as pending. `None` unless its proof is being checked.
     charged_to: Cell<Option<LoginBudget>>,
 }
 
@@ -77,14 +76,15 @@ impl SessionLogins {
         };
         let attempt = self.begin(auth);
         let shown = shown.to_vec();
-        // Clear the attempt, so that the session does not record its outcome again after
-        // `LoginAttempt::check`.
+        // Clear the attempt, because `LoginAttempt::check` records the outcome itself, and the session would record it
+        // a second time.
         self.attempt = None;
         attempt.after_delay(move |attempt| attempt.check(&shown))
     }
 
-    /// Returns the secret that a digest is compared with. A CRAM-MD5 client has already sent its
-    /// digest, so this counts as a guess. A SCRAM-SHA-256 client sends its digest later.
+    /// Returns the secret with which the client's digest is compared. With CRAM-MD5 this counts as a guess, because the
+    /// client has already sent its digest. With SCRAM-SHA-256, the client sends its digest later, and only `proof`
+    /// counts the guess.
     pub(crate) fn look_up(&mut self, auth: &Auth<'_>) -> Answer {
         let attempt = self.begin(auth);
         if auth.mechanism == Mechanism::ScramSha256 {
@@ -93,8 +93,8 @@ impl SessionLogins {
         attempt.after_delay(LoginAttempt::secret)
     }
 
-    /// Waits for the delay that earlier failed logins have caused, and then lets the session check the digest that the
-    /// client has sent.
+    /// Called when the client has sent its digest. Delays the session's check of the digest if earlier logins have
+    /// failed.
     pub(crate) fn proof(&self) -> Answer {
         let Some(attempt) = self.attempt.clone() else {
             return Answer::Reply(ReplyReason::AuthUnavailable.reply().clone());
@@ -154,7 +154,7 @@ impl LoginAttempt {
         Ok(())
     }
 
-    /// Waits until few enough other logins are being checked, and then counts this login as pending.
+    /// Counts this login as pending. While too many logins are being checked, first waits for at most `CHARGE_TIMEOUT`.
     async fn charge_when_free(&self) -> Result<(), Reply> {
         let limit = clock::now() + CHARGE_TIMEOUT;
         loop {
@@ -184,8 +184,9 @@ impl LoginAttempt {
         Answer::Secret(self.config.users.as_deref().and_then(|users| users.secret(&auth)))
     }
 
-    /// Counts the outcome of the login. Does nothing if the login was never counted as pending, because then no
-    /// password or digest was checked.
+    /// Counts the login as succeeded or failed, in the statistics and in the login guard, which slows down clients
+    /// after failures. Does nothing if the login was never counted as pending, because then no password or digest was
+    /// checked.
     fn record_outcome(&self, outcome: LoginOutcome) {
         let Some(account) = self.charged_to.take() else { return };
         let guard = &self.context.login_guard;

@@ -6,15 +6,15 @@
 //!               │                         │                       └───────▶ failed: a log line
 //!               └──────── locked ─────────┴──▶ 421 4.7.0, and the proof is not checked
 //! ```
-//! The client address and the user of a login each count one pending failure before the login is checked. If it
-//! succeeds, the failure is no longer counted. Therefore no more guesses are checked than may fail, however many
-//! connections guess at the same time. If as many logins are being checked as may still fail, the next login waits
-//! until one of them is done, so correct logins are only delayed.
+//! While a login is being checked, it counts as a pending failure of the client address and of the user. If it
+//! succeeds, it no longer counts. Guesses on many connections at once can therefore not exceed the allowed number of
+//! failures. If that number of logins is being checked, the next login waits until one of them is done, so correct
+//! logins are delayed but not refused.
 //!
-//! A client that has logged in as a user before has a budget of its own for that user. Neither guesses from elsewhere
-//! nor a neighbour behind the same address can lock it out. Existing and unknown users are treated alike, so a lock
-//! does not reveal which users exist. The module does no I/O and gets the time as an argument, so its tests need not
-//! wait.
+//! If a client address has logged in as a user before, failures of this pair are counted separately. Failures of other
+//! addresses, or of other users at this address, can then not lock out the pair. Existing and unknown users are treated
+//! alike, so a lock does not reveal which users exist. The module does no I/O and gets the time as an argument, so its
+//! tests need not wait.
 use crate::config::LoginLimits;
 use mailrun_lock::lock;
 use mailrun_net::ClientKey;
@@ -24,8 +24,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-/// Maximum number of client addresses that are remembered, and likewise of user names and of pairs of address and user
-/// name. Records that were not used recently are dropped first. A record takes about 100 bytes.
+/// At most this many client addresses, as many user names, and as many pairs of both are remembered. Records that were
+/// not used recently are dropped first. A record takes about 100 bytes.
 const MAX_REMEMBERED: usize = 65_536;
 /// Maximum delay of a login, as in Dovecot. With a longer delay, clients would give up before the
 /// answer.
@@ -48,17 +48,19 @@ pub(crate) struct LoginLocked;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LoginRefusal {
     Locked,
-    /// As many logins are being checked as may still fail, so this login must wait for one of them.
+    /// If all logins that are being checked fail, the limit is reached, so this login must wait until one of them is
+    /// done.
     Busy,
 }
 
-/// Tells which limits on failures apply to a login. The result of the login must be counted in the same budget, even if
-/// another login has meanwhile given the pair of client and user a budget of its own.
+/// The records in which a login is counted. `charge` chooses them, and the outcome must be counted in the same records.
+/// A second choice could differ, because another login may have added a record for the pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LoginBudget {
-    /// Budget of a client and a user, if that client has logged in as that user before.
+    /// The client has logged in as this user before, so only the record of this pair counts the login.
     Pair,
-    /// The budgets of the address and of the user, or only the user's if failures of the address are not counted.
+    /// The records of the client address and of the user count the login. If failures of the address are not counted,
+    /// only the user's record does.
     Shared,
 }
 
@@ -90,7 +92,7 @@ impl FailureRecord {
         }
     }
 
-    /// Resets the number of failures and the lock. Logins that are being checked stay counted as pending.
+    /// Sets the number of failures to 0 and ends the lock. Logins that are being checked stay counted as pending.
     fn clear_failures(&mut self, now: Duration) {
         *self = Self { since: now, pending: self.pending, ..Self::default() };
     }
@@ -107,8 +109,8 @@ impl FailureRecord {
     }
 
     fn charge(&mut self, limit: u32, now: Duration) -> Result<(), LoginRefusal> {
-        // Refuse as locked and not as busy if a reload has lowered the limit below the failures so far, because it
-        // would be useless to wait for other logins.
+        // If a reload has lowered the limit, the failures so far may already exceed it. Refuse the login as locked,
+        // because `Busy` would make it wait for other logins in vain.
         if self.is_locked(now) || self.failures >= limit {
             return Err(LoginRefusal::Locked);
         }
@@ -139,11 +141,10 @@ impl FailureRecord {
 #[derive(Debug)]
 pub(crate) struct LoginGuard {
     clients: Shards<RecentMap<ClientKey, FailureRecord>>,
-    /// Records by the hash of a user name. Names are not stored, because untrusted clients choose
-    /// them and they may be long.
+    /// Failures of each user. The key is a hash of the name, because untrusted clients choose the names, which may be
+    /// long.
     users: Shards<RecentMap<u64, FailureRecord>>,
-    /// Records of pairs of client and user. A pair gets a record when the client first logs in as
-    /// that user.
+    /// Failures of each pair of client and user. A pair gets a record when the client first logs in as that user.
     pairs: Shards<RecentMap<(Option<ClientKey>, u64), FailureRecord>>,
     hasher: RandomState,
     log: Mutex<FailureLog>,
@@ -198,8 +199,8 @@ impl LoginGuard {
             refusal.is_some()
         });
         let Some(refusal) = refusal else { return Ok(account) };
-        // A refused login must charge neither the address nor the user, so take back the charges so
-        // far.
+        // If the user's record refuses the login, the address's record has already counted the login as pending. Take
+        // this back, because the login is never checked and would stay pending forever.
         self.any_record(account, who, limits, now, |record, _| {
             let is_charged = charged > 0;
             if is_charged {
@@ -211,8 +212,8 @@ impl LoginGuard {
         Err(refusal)
     }
 
-    /// Counts a login as succeeded, so it is no longer pending. From now on, the pair of client and user has a budget
-    /// of its own.
+    /// Counts a login as succeeded, so it is no longer pending. From now on, a separate record counts the failures of
+    /// this client as this user.
     pub(crate) fn succeeded(&self, who: LoginIdentity<'_>, account: LoginBudget, limits: &LoginLimits, now: Duration) {
         self.any_record(account, who, limits, now, |record, _| {
             record.give_back();
@@ -223,7 +224,7 @@ impl LoginGuard {
         self.pairs.lock(&pair).get_or_insert_with(pair, fresh).clear_failures(now);
     }
 
-    /// Counts a login as failed in the budget in which it was pending. Returns the lines that must be logged
+    /// Counts a pending login as failed in the records that `account` names. Returns the lines that must be logged
     /// immediately.
     pub(crate) fn failed(
         &self,
@@ -240,8 +241,8 @@ impl LoginGuard {
             locked.push(record.fail(limit, limits, now));
             false
         });
-        // `whose` must name the same records that `any_record` visited for `locked`: the pair alone, or the address, if
-        // its failures are counted, followed by the user.
+        // `locked` has a value for the pair alone, or for the client address and then for the user. `whose` lists their
+        // owners in the same order, so that `zip` assigns each value to its owner.
         let named = || Some(who.user.to_owned());
         let whose: Vec<_> = match (account, who.client) {
             (LoginBudget::Pair, client) => vec![(client, named())],
@@ -272,8 +273,8 @@ impl LoginGuard {
         if has_logged_in { LoginBudget::Pair } else { LoginBudget::Shared }
     }
 
-    /// Calls `each` with every failure record of the budget and the number of failures at which that record is locked.
-    /// Stops after a call that returns true.
+    /// Calls `each` for the record of the pair or for the records of the address and the user, as `account` says. Also
+    /// passes the number of failures at which the record is locked. Stops when `each` returns true.
     fn any_record(
         &self,
         account: LoginBudget,
@@ -342,7 +343,7 @@ impl FailureLog {
     }
 
     fn summaries(&mut self, now: Duration) -> Vec<LoginLogLine> {
-        // Look for due lines only once a second, because every worker calls this a few times per second.
+        // Search for lines to log only once a second, because every worker calls this several times a second.
         if now < self.next_check {
             return Vec::new();
         }
@@ -400,8 +401,8 @@ mod tests {
         let limits = LoginLimits::default();
         for round in 0..5 {
             let now = SECOND * (round + 1);
-            // In the first round the client is unknown, and in later rounds it has logged in before, but the limits
-            // must be the same.
+            // From the second round on, the client has logged in before, so the pair's record counts its logins. In
+            // every round, ten logins (the default limit) must be allowed at once.
             let charged: Vec<LoginBudget> =
                 (0..10).map(|_| guard.charge(identity_of(1, "ann"), &limits, now).unwrap()).collect();
             assert_eq!(guard.charge(identity_of(1, "ann"), &limits, now), Err(LoginRefusal::Busy));
@@ -467,12 +468,12 @@ mod tests {
         assert_eq!(guesses, 100);
         assert_eq!(guard.wait(identity_of(2, "ann"), &limits, SECOND * 3), Err(LoginLocked));
         assert_eq!(guard.wait(identity_of(1, "ann"), &limits, SECOND * 3), Ok(Duration::ZERO));
-        // Failures of a neighbour behind the same address, as another user, must lock the address but not ann, who has
-        // logged in from there.
+        // Failed logins as bob must lock the address for all users but ann, because she has logged in from this address
+        // before.
         let guesses = (0..20).filter(|_| log_in(&guard, identity_of(1, "bob"), false, SECOND * 4)).count();
         assert_eq!(guesses, 10);
         assert!(log_in(&guard, identity_of(1, "ann"), true, SECOND * 5));
-        // Ann's earlier login from this address must not permit more guesses at her password than at any other user's.
+        // Ann has logged in from this address, but an attacker there must get only ten guesses at her password as well.
         let guesses = (0..20).filter(|_| log_in(&guard, identity_of(1, "ann"), false, SECOND * 6)).count();
         assert_eq!(guesses, 10);
         assert!(!log_in(&guard, identity_of(1, "ann"), true, SECOND * 7));
@@ -558,9 +559,8 @@ mod tests {
     }
 
     proptest! {
-        /// However the guesses are spread over time, addresses and users, fewer than twice the allowed failures of an
-        /// address or of a user are checked within one lock duration. A correct login must not allow more guesses to
-        /// other pairs of address and user.
+        /// Within one lock duration, an address or user must get fewer guesses than twice the allowed failures, however
+        /// an attacker spreads the guesses. A correct login must not raise this limit for other users or addresses.
         #[test]
         fn no_more_guesses_are_checked_than_may_fail(
             steps in prop::collection::vec((0..120_u64, 0..6_u8, 0..4_u8, 0..20_u8), 1..400)
@@ -593,8 +593,8 @@ mod tests {
                     by_address += u32::from(other_address == address);
                     by_user += u32::from(other_user == user);
                 }
-                // A window may contain the end of one period and the beginning of the next, each of which allows
-                // failures up to the limit, so up to twice the limit is possible.
+                // The limits apply to each period separately. A lock duration can contain the end of one period and the
+                // beginning of the next, so it can have almost twice as many failures as one period allows.
                 prop_assert!(by_address < 2 * limits.failures && by_user < 2 * limits.user_failures);
             }
         }

@@ -8,10 +8,10 @@
 //!                 └─ no room: 354 waits for a while, then 452 4.3.1
 //! ```
 //! Sessions are charged for the bytes that they have received, and for a little in advance. Announced sizes are not
-//! charged, because a client that announces much and sends nothing would keep all others out. Untrusted clients leave a
-//! reserve to clients in `networks` and to clients that have logged in. Each untrusted address has a share of the
-//! memory for untrusted clients. It may exceed its share only while a quarter of that memory is free, or less if the
-//! longest message would otherwise not fit.
+//! charged, because a client that announces much and sends nothing would keep all others out. Untrusted clients cannot
+//! use all of the memory: a reserve is left for clients in `networks` and for clients that have logged in. Each
+//! untrusted address has a share of the memory for untrusted clients. An address may exceed its share only while a
+//! quarter of that memory stays free. If the longest message needs more than three quarters, less must stay free.
 //!
 //! If there is no room, new messages wait, but messages in progress do not. If messages in progress waited, sessions
 //! with half a message each would wait for each other until they time out. If new messages were rejected at once, a
@@ -42,8 +42,8 @@ const ADMISSION_TIMEOUT: Duration = Duration::from_secs(20);
 /// Maximum number of bytes that are reserved for a message before its first byte. Most messages are
 /// not longer.
 const INITIAL_BYTES_LIMIT: u64 = 16 << 10;
-/// The memory for untrusted clients divided by this number is the share of one untrusted address. The share applies
-/// when little of that memory is free, so it takes sixteen addresses to use up everything.
+/// The share of one untrusted address is 1/16 of the memory for untrusted clients. An address is limited to its share
+/// when little of that memory is free, so no single address can use up everything.
 const CLIENT_SHARE_DIVISOR: u64 = 16;
 
 /// Limits the bytes of incoming mail that the sessions of all workers may hold together, and counts the bytes in
@@ -241,17 +241,17 @@ pub(crate) enum AdmissionDecision {
 }
 
 impl Reservation {
-    /// Creates an empty reservation. The session counts as trusted until [`Self::charge_untrusted`] is called.
+    /// Creates a reservation without bytes. The session counts as trusted until [`Self::charge_untrusted`] is called.
     pub(crate) fn new(budget: &Arc<MemoryBudget>) -> Rc<Self> {
         Rc::new(Self { budget: Arc::clone(budget), held: Cell::new(0), owner: RefCell::default() })
     }
 
-    /// Releases the session's bytes. From now on the session counts as trusted, so it may also use the reserve.
+    /// Makes the session trusted: gives back its bytes, and lets it use the reserve from now on.
     pub(crate) fn charge_trusted(&self) {
         self.set_owner(ReservationOwner::Trusted);
     }
 
-    /// Releases the session's bytes. From now on its bytes count towards the share of this address.
+    /// Makes the session untrusted: gives back its bytes, and counts later bytes towards the share of this address.
     pub(crate) fn charge_untrusted(&self, client: ClientKey) {
         self.set_owner(ReservationOwner::Untrusted(self.budget.share(client)));
     }
@@ -323,8 +323,9 @@ impl Drop for Reservation {
 #[derive(Debug)]
 pub(crate) struct DetachedReservation {
     bytes: u64,
-    /// This field must stay before `reservation`, so that it is dropped first. Otherwise, `MemoryBudget::forget` would
-    /// count this reference and keep the share of an address that has no connection left.
+    /// This field must stay before `reservation`, so that its reference to the client's share is dropped first.
+    /// Dropping `reservation` may call `MemoryBudget::forget`, which would otherwise see this reference and keep the
+    /// share forever.
     owner: ReservationOwner,
     reservation: Rc<Reservation>,
 }
@@ -335,7 +336,7 @@ impl Drop for DetachedReservation {
     }
 }
 
-/// A message that waits for room. The future is ready when the message is admitted (`true`) or has
+/// A message that waits for room in the memory budget. The future is ready when the message is admitted (`true`) or has
 /// waited too long (`false`).
 #[must_use = "a message is admitted only by waiting"]
 #[derive(Debug)]
@@ -366,8 +367,8 @@ impl PendingAdmission {
         waiters.waiting.front().is_some_and(|(first, _)| *first == number)
     }
 
-    /// Takes room for the message if there is enough. Returns true if the message is admitted,
-    /// false if it is refused, and `None` while it must wait.
+    /// Reserves memory for the message if the budget has enough and no other message is first. Returns true if the
+    /// message is admitted, false if it is refused, and `None` while it must wait.
     fn try_admit(&mut self, waker: &Waker) -> Option<bool> {
         if !self.is_first(waker) {
             return None;
@@ -441,7 +442,7 @@ mod tests {
         fn is_admitted(&mut self) -> bool {
             let waker = Waker::from(Arc::clone(&self.wakes));
             let pending = self.admission.as_mut().expect("it waits");
-            // Call `try_admit` directly, because the future adds only the time limit, until which no test waits.
+            // Do not poll the future, because a poll would also check the time limit, which no test reaches.
             let looked = pending.try_admit(&waker);
             if looked.is_some() {
                 self.admission = None;
@@ -561,8 +562,8 @@ mod tests {
     }
 
     proptest! {
-        /// Sessions grow, release and return bytes in any order. The total must never exceed the
-        /// limit, and must always equal the sum of the sessions' bytes.
+        /// Sessions reserve and give back memory in random order. The number of used bytes must never exceed the limit,
+        /// and must always equal the sum of the sessions' bytes.
         #[test]
         fn bytes_are_accounted_for(steps in prop::collection::vec((0..6_usize, 0..6_u8, 0..20_000_u64), 0..200)) {
             let budget = MemoryBudget::new(64 << 10, 0);

@@ -36,15 +36,15 @@ pub(crate) struct SmtpdSession {
     worker: Rc<RelayWorker>,
     config: Arc<Config>,
     client: Client,
-    /// The client before XCLIENT named another client. It decides whether the next XCLIENT is
-    /// allowed.
+    /// The client that opened the connection, or that the PROXY header named. It decides whether XCLIENT is allowed,
+    /// even after XCLIENT has named another client.
     gateway: Client,
     /// The client's address as written in header fields.
     client_literal: String,
     hello: Hello,
     hello_name: Vec<u8>,
     tls: Option<Handshake>,
-    /// User name that the client claims until AUTH is over, and then the authenticated user.
+    /// User name from AUTH or XCLIENT. It is authenticated only if `logged_in` is `Yes`.
     user: Option<Vec<u8>>,
     logged_in: LoggedIn,
     logins: SessionLogins,
@@ -53,8 +53,7 @@ pub(crate) struct SmtpdSession {
 }
 
 struct MailTransaction {
-    /// Envelope of the message. Its recipients are kept in `recipients` until the message is
-    /// complete.
+    /// The envelope has no recipients until the message is complete. Until then, they are in `recipients`.
     envelope: MessageEnvelope,
     recipients: RecipientList,
     body: Vec<u8>,
@@ -66,14 +65,14 @@ struct MailTransaction {
     is_dropped: bool,
 }
 
-/// Initial capacity of a body. It is enough for this relay's `Received:` field and a short message.
-/// [`Reservation::admit`] reserves memory for it.
+/// Initial capacity of a message body, enough for this relay's `Received:` field and a short message.
+/// [`Reservation::admit`] has reserved memory for this capacity.
 const INITIAL_BODY_BYTES: usize = 1 << 10;
 /// Maximum initial capacity of a body if SIZE announces more. Most messages fit into it, and a client that announces
 /// too much makes the relay allocate only this much.
 const MAX_PREALLOCATED_BYTES: u64 = 128 << 10;
-/// Size from which a body grows by half instead of doubling, so that less of its reservation stays
-/// unused.
+/// A body shorter than this doubles its capacity when it is full. A longer body grows by half, so that less of the
+/// reserved memory stays unused.
 const DOUBLING_LIMIT: usize = 1 << 20;
 
 impl MailTransaction {
@@ -120,7 +119,8 @@ impl SmtpdSession {
         session
     }
 
-    /// Counts the session's memory towards the share of the client for which the session currently acts.
+    /// Tells the memory budget for which client the session uses memory. Must be called whenever the client or its
+    /// login changes.
     fn charge_client(&self) {
         match self.access() {
             // Clients without a known address cannot be told apart, so they share the budget of one client.
@@ -191,8 +191,8 @@ impl SmtpdSession {
         let list = &mut self.transaction.recipients;
         let is_new = |(address, next_hop): &&(Box<str>, NextHop)| !list.contains(router, address.as_bytes(), next_hop);
         let new_count = all.iter().filter(is_new).count();
-        // Let the first recipient of a transaction exceed the configured limit, because an alias with more members must
-        // still be usable.
+        // The first RCPT of a transaction may exceed the configured limit of recipients, because it may name an alias
+        // with more members than the limit. Otherwise, nobody could send mail to this alias.
         let limit = if list.is_empty() || new_count == 0 { MAX_RECIPIENTS } else { self.config.limits.recipients };
         let original = rcpt.original.map(|original| {
             Arc::new(OriginalAddress { kind: original.kind.to_vec(), address: original.address.to_vec() })
@@ -343,8 +343,8 @@ impl Handler for SmtpdSession {
 
     fn mail(&mut self, mail: &Mail<'_>) -> Answer {
         if !self.transaction.recipients.is_empty() {
-            // Clear the recipients of an earlier transaction, which are left if its first BDAT was rejected and nothing
-            // has ended it since.
+            // These recipients belong to the client's last transaction. It ended without a reset, because the relay
+            // rejected its first BDAT. Clear them, so that they do not get the new message.
             self.reset(None);
         }
         let with = self.with_protocol();
@@ -364,7 +364,7 @@ impl Handler for SmtpdSession {
     }
 
     fn data(&mut self) -> Answer {
-        // Clear the body, because it already contains a `Received:` field if an earlier DATA was refused.
+        // Clear the body: if an earlier DATA of this transaction was refused, it already contains a `Received:` field.
         self.transaction.body.clear();
         self.add_received();
         let MailTransaction { recipients, announced_size: announced, .. } = &self.transaction;
@@ -408,7 +408,7 @@ impl Handler for SmtpdSession {
         let worker = Rc::clone(&self.worker);
         Answer::eventually(async move {
             let outcome = receipt.await;
-            // Release the session's reservation, because the queue now counts the memory of the message.
+            // The queue gets the message below and counts its memory itself, so end the session's reservation.
             drop(held);
             match outcome {
                 Ok(stored) => {

@@ -2,7 +2,7 @@
 //! may become markup.
 use mailrun_measurement::record::Record;
 
-/// Tags that our own pages never contain. If one of them appears, a text of the record has become markup.
+/// HTML tags that our pages never contain. If one appears, a text of the record was not escaped and became markup.
 const FOREIGN: [&str; 4] = ["<img", "<iframe", "<form", "<object"];
 
 pub fn check(data: &[u8]) {

@@ -1,5 +1,5 @@
 //! JSON for github-action-benchmark: a list of `{name, unit, value, range, extra}`. Rates and latencies are in separate
-//! lists, because for the tool all values of a list must improve in the same direction.
+//! lists, because the tool applies one rule to a whole list: either bigger or smaller values are better.
 use crate::figures::stage_latency;
 use crate::headline::Headline;
 use mailrun_measurement::record::Record;
@@ -12,8 +12,8 @@ pub(super) enum Direction {
     SmallerIsBetter,
 }
 
-/// Returns the figures of all runs that improve in this direction: rates are better if they are bigger, and latencies
-/// if they are smaller.
+/// Returns the JSON list for one direction: the rates of all runs for `BiggerIsBetter`, or their latencies for
+/// `SmallerIsBetter`.
 pub(super) fn benchmarks(records: &[Record], direction: Direction) -> String {
     let rows: Vec<Value> = records.iter().flat_map(|record| of_run(record, direction)).collect();
     serde_json::to_string_pretty(&rows).map(|text| text + "\n").unwrap_or_default()

@@ -7,7 +7,7 @@ use mailrun_measurement::record::{Outcome, Record};
 use mailrun_text::printable::printable;
 use mailrun_text::table::markdown_text;
 
-/// Sections that the summary shows. A summary must stay short, so the other sections of the full report are left out.
+/// Sections of the report for GitHub's job summary. The summary must stay short, so other sections are left out.
 const SUMMARY_SECTIONS: [&str; 5] = ["Thresholds", "Stages", "Latency", "Ledger", "Errors"];
 /// GitHub shows at most this many annotations of each kind per step, so more are not written.
 const MAX_ANNOTATIONS: usize = 10;
@@ -24,7 +24,7 @@ pub(super) fn summary(record: &Record) -> String {
     for reason in headline::reasons(record) {
         text.push_str(&format!("- {}\n", markdown_text(reason)));
     }
-    // Use width 0 to leave out the section over time, because the summary has no room for its bars.
+    // Width 0 leaves out the section `Over time`, because the summary has no room for its bars.
     let all = sections(record, 0);
     for title in SUMMARY_SECTIONS {
         all.iter().filter(|section| section.title == title).for_each(|section| push_section(&mut text, section));
@@ -59,7 +59,7 @@ fn data(text: &str) -> String {
     text.replace('%', "%25").replace('\r', "%0D").replace('\n', "%0A")
 }
 
-/// Escapes a property of a workflow command. In a property, `:` and `,` have a special meaning too.
+/// Escapes a property, such as the title, of a GitHub workflow command, because `:` and `,` end a property.
 fn property(text: &str) -> String {
     data(text).replace(':', "%3A").replace(',', "%2C")
 }
@@ -91,7 +91,7 @@ mod tests {
         record.verdict = judge::decide(judge::threshold_reasons(&record), "");
         let of_threshold = "::error title=mailrun quick%3A FAIL::rejected <= 1: it was 2\n";
         assert_eq!(annotations(&record), of_threshold);
-        // The threshold remains the main reason of the verdict, because rejected mail weighs more than bounced mail.
+        // Bounced mail must get its own annotation, although the missed threshold is the more serious reason.
         let bounced = Reason::new(Cause::Bounced, "76 of 300 messages bounced.".to_owned());
         judge::add_reason(&mut record.verdict, bounced, "");
         let of_verdict = "::error title=mailrun quick%3A FAIL::76 of 300 messages bounced.\n";

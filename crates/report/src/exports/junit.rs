@@ -20,7 +20,7 @@ struct JunitProblem {
 enum ProblemKind {
     /// The measured value missed the threshold.
     Failure,
-    /// The value is not known well enough to be judged, or the run is invalid.
+    /// The measured value is too uncertain to judge the threshold, or the run is invalid.
     Error,
 }
 
@@ -160,7 +160,7 @@ fn verdict(record: &Record) -> Option<JunitProblem> {
         Headline::Judged(Outcome::Fail) => ProblemKind::Failure,
         Headline::Judged(Outcome::Invalid | Outcome::Inconclusive) => ProblemKind::Error,
     };
-    // Report no second problem for missed thresholds alone, because each threshold has a test case of its own.
+    // If the run only missed thresholds, report no problem here, because each threshold has a test case of its own.
     let message = headline::reason_beside_thresholds(record)?.to_owned();
     let mut details = vec![message.clone(), headline::counts(record), headline::figures(record)];
     details.extend(record.verdict.reasons.iter().filter(|reason| **reason != message).cloned());

@@ -95,8 +95,8 @@ impl ExportFormat {
         }
     }
 
-    /// Returns the format of this name. `csv` has one format for each table. For example, `csv:stages` is the table of
-    /// stages.
+    /// Returns the format with this name, or `None` if the name is unknown. Each table in CSV is a format of its own.
+    /// For example, `csv:stages` is the table of stages.
     pub fn named(name: &str) -> Option<Self> {
         if let Some(table) = name.strip_prefix("csv:") {
             return CsvTable::named(table).map(Self::Csv);
@@ -124,7 +124,7 @@ impl ExportFormat {
         !matches!(self, Self::Html | Self::Json | Self::Prometheus | Self::OpenMetrics | Self::Hlog)
     }
 
-    /// Writes the runs in this format. A format for a single run, such as JSON, uses only the first run.
+    /// Returns the text of a report about these runs. A format for a single run, such as JSON, uses only the first run.
     pub fn render(self, records: &[Record]) -> String {
         match (self, records.first()) {
             (_, None) => return String::new(),

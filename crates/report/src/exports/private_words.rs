@@ -58,7 +58,7 @@ const PRIVATE_OPTIONS: [&str; 51] = [
     "-o",
     "-u",
 ];
-/// Number of letters in the longest unit, such as `KiB` or `min`. A longer word after a number cannot be a unit.
+/// Maximum number of letters in a unit, such as `KiB` or `min`. More letters after a number are not a unit.
 const MAX_UNIT_LETTERS: usize = 3;
 
 /// Returns a command line without private values. `target` is the server to which the load was sent.
@@ -100,14 +100,14 @@ pub(super) fn public_sentence(text: &str, target: &str) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// Returns the value of an option, or the replacement if the value may be private. Only values of known harmless forms
-/// are kept.
+/// Returns the value of an option if it is a loopback address, a number or a plain word, which reveal nothing.
+/// Otherwise returns the replacement, because the value may be private.
 fn public_value(value: &str) -> &str {
     if is_loopback(value) || is_quantity(value) || is_keyword(value) { value } else { LEFT_OUT }
 }
 
-/// Returns true for a word such as `stream` or `relay-400`. Without dots, slashes and colons, it cannot be an address
-/// or a path.
+/// Returns true for a value of letters, digits, `-`, `,` and `_` only, such as `stream` or `relay-400`. Without dots,
+/// slashes and colons, the value cannot be an address or a path.
 fn is_keyword(value: &str) -> bool {
     value.chars().all(|c| c.is_ascii_alphabetic() || c.is_ascii_digit() || c == '-' || c == ',' || c == '_')
 }
@@ -162,7 +162,7 @@ fn socket_ip(text: &str) -> Option<IpAddr> {
     text.parse::<SocketAddr>().map(|address| address.ip()).or_else(|_| bare.parse()).ok()
 }
 
-/// Returns true if the word is the target of the load, or only its host.
+/// Returns true if the word begins with the host to which the load was sent. A port or path may follow the host.
 fn names_target(word: &str, target: &str) -> bool {
     let target = target.split_once("://").map_or(target, |(_, rest)| rest);
     let host = target.rsplit_once(':').map_or(target, |(host, _)| host);

@@ -129,7 +129,7 @@ fn ledger(out: &mut MetricsText, record: &Record) {
     }
 }
 
-/// Returns one row for each stage and process, because a time series must not occur twice in the text.
+/// Leaves out a row if an earlier row has the same stage and process, because a time series must not occur twice.
 fn distinct_stages(record: &Record) -> Vec<&StageRow> {
     let mut seen = BTreeSet::new();
     record.stages.iter().filter(|row| seen.insert((row.name.name(), label_text(&row.party)))).collect()
@@ -161,7 +161,7 @@ fn stage_times(out: &mut MetricsText, stages: &[&StageRow]) {
     for row in stages {
         if let Some(times) = row.latency_ms {
             let labels = timed_labels(row);
-            // Count only the messages with a measured latency, because a stage can have messages without one.
+            // Write the number of latencies and not of messages, because not every message has a measured latency.
             let timed = times_of(row).map_or(row.count, |times| times.count());
             summary(out, "stage_latency_seconds", &labels, &times, timed);
         }

@@ -22,7 +22,7 @@ const HOSTILE: [&str; 8] = [
     "\u{fffe}\u{ffff}\u{feff}",
 ];
 
-/// Returns a copy of `base` in which every text of peers and users is `text`.
+/// Returns a copy of `base` in which `text` replaces every text that a peer or a user could have chosen.
 fn said(text: &str, base: Record) -> Record {
     let mut record = base;
     let text = text.to_owned();
@@ -172,7 +172,7 @@ fn several_runs_share_a_file_where_the_format_allows_it() {
     }
 }
 
-/// Returns true for tables of which the sample record has no rows, so that nothing can be checked in them.
+/// Returns true for the CSV tables that stay empty, because the sample runs have no rows for them.
 fn format_is_empty(format: ExportFormat) -> bool {
     use CsvTable::{Domains, Errors, Events, Missing, Slowest, Thresholds, Usage};
     let empty = [Domains, Errors, Events, Missing, Slowest, Thresholds, Usage];

@@ -9,12 +9,12 @@ use mailrun_text::numbers::{count, counted, latency, memory, octets, rate, secon
 use mailrun_text::table::{markdown_text, plain};
 
 const MISSING: &str = "not recorded";
-/// Text that the record contains if a fact could not be found out on the host.
+/// The record has this text for facts about the host, such as the processor model, that could not be found out.
 const UNKNOWN: &str = "unknown";
-/// A sentence that was cut may contain only the beginning of a text. This many characters are enough to recognise the
-/// text.
+/// A sentence that was cut off may end within a private text. The text is then recognised by this many characters of
+/// its beginning.
 const CUT_TEXT_CHARS: usize = 12;
-/// Numbers of messages for which the text says how long they take at the measured rate.
+/// The output tells how long each of these numbers of messages takes at the measured rate.
 const COMPUTED_FOR: [u64; 3] = [1_000, 10_000, 100_000];
 
 pub(super) fn share(record: &Record) -> String {
@@ -73,8 +73,8 @@ fn without_others_texts(record: &Record, sentence: String) -> String {
     replies.chain(bounces).chain(troubles).chain(last_words).fold(sentence, |sentence, text| without(sentence, text))
 }
 
-/// Removes a text from a sentence. A sentence that ends with `…` was cut, so it may contain only the beginning of the
-/// text. This beginning is removed as well.
+/// Replaces a private text, such as a server's reply, with `LEFT_OUT` in a sentence. If the sentence ends with `…`, it
+/// may contain only the beginning of the text. The sentence is then replaced from this beginning on.
 fn without(sentence: String, text: &str) -> String {
     let text = text.trim_end_matches(['…', '.']);
     if text.is_empty() {
@@ -277,7 +277,7 @@ mod tests {
         assert!(text.contains("disk not recorded") && text.contains("1,000 in 18.41 ms"), "{text}");
     }
 
-    /// A record in which every identifying text contains the word "private".
+    /// A record in which every text that could identify somebody contains the word "private", for tests to find.
     fn telling() -> Record {
         let mut record = sample::relayed();
         record.name = "private run".to_owned();

@@ -12,7 +12,7 @@ use mailrun_measurement::record::Outcome;
 use mailrun_text::numbers::{counted, seconds};
 
 const HEIGHT: u32 = 240;
-/// Factor by which the rate axis is longer than the highest rate, so that its point is not at the edge.
+/// The rate axis ends at this multiple of the highest rate, so that no point is at the edge of the plot.
 const MARGIN: f64 = 1.05;
 
 #[derive(Clone, Copy, PartialEq, Eq)]

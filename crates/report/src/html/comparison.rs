@@ -1,5 +1,5 @@
-//! The page of a comparison. It shows the verdicts with their intervals, each run as a point, and the curves of all
-//! sides in one plot. The page has no scripts.
+//! The HTML page that compares runs. It shows the verdict and the confidence interval of each figure, each run as a
+//! point, and the curves of all sides in one plot. The page has no scripts.
 use super::escape::{escaped, isolated};
 use super::over_time::time_scale;
 use super::percentiles::{self, PercentileCurve};
@@ -16,13 +16,13 @@ use std::collections::BTreeSet;
 const DRAWN_POINTS: usize = 160;
 const HEIGHT: u32 = 190;
 const RUNS_HEIGHT: u32 = 110;
-/// Maximum number of single runs that are drawn for a side. The curve of the median covers all runs, even those that
-/// are not drawn.
+/// Maximum number of runs of a side that are drawn as curves of their own. The curve of the side's median is computed
+/// from all runs, even from those that are not drawn.
 const MAX_THIN_CURVES: usize = 12;
 const MAX_REMARKS: usize = 20;
 const MAX_SIDES: usize = 6;
 const MAX_FIGURES: usize = 60;
-/// Natural logarithm of 4, the largest ratio on the scale of the intervals. Larger ratios are drawn at the edge.
+/// Natural logarithm of 4. The drawings of confidence intervals show ratios up to 4, and larger ones at the edge.
 const MAX_LOG_RATIO: f64 = 1.386;
 
 struct SideStyle {
@@ -94,7 +94,7 @@ fn figures(page: &ComparisonPage) -> PagePart {
     PagePart { id: "figures", title: "Figures", body: format!("{table}<p class=\"note\">{scale}</p>") }
 }
 
-/// Draws the confidence interval and the estimate of a ratio. The band behind them shows the margin.
+/// Draws a ratio with its confidence interval, and behind them a band for the margin within which figures are the same.
 fn interval_bar(figure: &ComparedFigure, margin: f64, reach: f64) -> String {
     let place = |ratio: f64| {
         let log = ratio.max(f64::MIN_POSITIVE).ln();
@@ -121,7 +121,7 @@ fn interval_bar(figure: &ComparedFigure, margin: f64, reach: f64) -> String {
 fn runs(page: &ComparisonPage) -> Option<PagePart> {
     let mut drawn: Vec<String> = Vec::new();
     for (place, figure) in page.figures.iter().take(MAX_FIGURES).enumerate() {
-        // Skip a figure that was drawn for an earlier side, because its plot already shows all sides.
+        // Draw one plot for each metric. Each candidate has its own entry in `figures`, and the plot shows all of them.
         if page.figures[..place].iter().any(|other| other.name == figure.name) {
             continue;
         }

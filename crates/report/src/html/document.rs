@@ -12,25 +12,25 @@ const UPLOT_STYLE: &str = include_str!("../../assets/uPlot.min.css");
 const OWN_SCRIPT: &str = include_str!("../../assets/report.js");
 const OWN_STYLE: &str = include_str!("../../assets/report.css");
 
-/// SHA-256 hashes of the two scripts in base64. If a script changes without its hash, browsers refuse to run it.
+/// SHA-256 hashes of uPlot and our own script in base64. Browsers refuse to run a script with a different hash.
 const UPLOT_HASH: &str = "GcjUxq2Ikpp59K5J1vcWFWbf0Lo9FcxJXpdPeH63jx8=";
 const OWN_HASH: &str = "k5UMJAJEGGzW1ohS90nl6wBkoNdS3Q8me3ZAfCfEhSY=";
 
-/// Maximum number of rows, one per second, in the data that readers can copy from the page. The data of a longer run
+/// Readers can copy the run's record from the page. If the record has more rows than this, one per second, the copy
 /// lacks the details named in `LEFT_OUT`, which are in `run.json`.
 const MAX_ROWS: usize = 300;
-/// Maximum size in bytes of the data that readers can copy. Larger data lacks the details named in `LEFT_OUT`.
+/// If the record's JSON has more bytes than this, the copy on the page lacks the details named in `LEFT_OUT`.
 const MAX_DATA_BYTES: usize = 60_000;
 const LEFT_OUT: &str = "the seconds, the slowest and the missing messages, and the histograms, which run.json has";
 const MAX_TEXT_CHARS: usize = 1_000;
 const MAX_ENTRIES: usize = 1_000;
 
-/// Buttons that copy the data. They are hidden until the scripts run, because they do nothing without scripts.
+/// Buttons that copy the run as Markdown or JSON. They need the scripts, so they are hidden until these run.
 const BUTTONS: &str = "<p class=\"actions\" hidden><button type=\"button\" data-copy=\"markdown\">Copy as Markdown</button> \
                        <button type=\"button\" data-copy=\"record\">Copy as JSON</button> <span role=\"status\"></span></p>";
 
-/// Returns the whole page of a run. The parts in `answer` explain the verdict, so they come before the links to the
-/// other parts.
+/// Returns the whole page of a run. The parts in `answer` explain the verdict, so they come first, before the links to
+/// the other parts.
 pub(super) fn page(runs: PageRuns<'_>, top: &str, answer: &[PagePart], parts: &[PagePart]) -> String {
     let record = runs.record;
     let scripts = format!("{}\n<script>{UPLOT_SCRIPT}</script>\n<script>{OWN_SCRIPT}</script>\n", copies(record));
@@ -94,7 +94,7 @@ fn copies(record: &Record) -> String {
     )
 }
 
-/// Returns the record as JSON, and true if it is complete. Details are left out if the page has no room for them.
+/// Returns the record as JSON, and true if it is complete. Too large a record lacks the details in `LEFT_OUT`.
 fn data(record: &Record) -> (Value, bool) {
     let seconds = |record: &Record| record.usage.iter().map(|party| party.seconds.len()).max().unwrap_or(0);
     if record.series.len() <= MAX_ROWS && seconds(record) <= MAX_ROWS {
@@ -136,7 +136,7 @@ fn with_short_texts(record: &Record) -> Record {
     record
 }
 
-/// Shortens texts and lists, but no histograms, because a shortened histogram could not be decoded.
+/// Shortens long texts and lists, except histograms, because a shortened histogram could not be decoded.
 fn shorten(value: &mut Value, key: &str) {
     match value {
         Value::String(text) if !key.ends_with("histogram") => cut(text),

@@ -1,5 +1,4 @@
-//! The parts of the page that show the same tables as the other reports: parties, workload, host, thresholds and
-//! stages.
+//! Parts of the page with tables that text reports also have: parties, workload, host, thresholds and stages.
 use super::slowest::SHOWN_MESSAGES;
 use super::tables;
 use super::tables::{PagePart, PageRuns};
@@ -8,8 +7,7 @@ use crate::{audit, fates, mades, parties, relay, server, stages, workload};
 use mailrun_measurement::record::Record;
 use mailrun_text::numbers::counted;
 
-/// Shows the thresholds with value, limit and margin. Missed thresholds come first, and all other thresholds are
-/// collapsed.
+/// Shows a table of the thresholds. Missed thresholds come first, and all others are collapsed.
 pub(super) fn thresholds(runs: PageRuns<'_>) -> Option<PagePart> {
     let of = |passed| runs.both(|record| fates::thresholds_by_result(record, passed));
     let table = |(own, other): (Section, Option<Section>)| tables::section(&own, other.as_ref(), None);

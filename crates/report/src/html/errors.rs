@@ -41,7 +41,8 @@ fn section(record: &Record) -> Option<Section> {
 
 fn cells(row: &ErrorRow) -> Vec<Cell> {
     let time = |at: Option<f64>| at.map_or_else(|| Cell::from("–"), |at| Cell::Number(at, fixed(at, 1)));
-    // The reply code is part of the error's name, so it is a text and has no ratio to a baseline.
+    // Make this cell a text and not a number. Beside a number, the page shows the ratio to the baseline, which is
+    // senseless for a reply code.
     let code = if row.code == 0 { "–".to_owned() } else { row.code.to_string() };
     let sample = row.sample.as_deref().unwrap_or_default();
     vec![

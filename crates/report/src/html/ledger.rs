@@ -15,8 +15,8 @@ pub(super) fn part(runs: PageRuns<'_>) -> Option<PagePart> {
     Some(PagePart { id: "ledger", title: "Ledger", body })
 }
 
-/// Returns a bar for each row. The first bar shows all created messages. The bar of each fate begins at the end of the
-/// previous one, so that all of them add up to the first.
+/// Returns a bar for each row of the ledger. The first bar has the full width and shows all created messages. Each
+/// further bar begins where the previous one ends, so that the reader sees how the fates add up to all messages.
 fn fate_bars(record: &Record) -> Vec<String> {
     let Some(created) = record.ledger.created.filter(|created| *created > 0) else { return Vec::new() };
     let mut drawn = vec![plot::bars(&plot::bar(0.0, 1.0, "created"))];

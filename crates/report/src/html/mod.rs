@@ -1,5 +1,5 @@
-//! The report as a page, `report.html`. The page is a single file. Scripts only add comfort, because everything
-//! important is shown without them.
+//! The report as a page, `report.html`, in a single file. The page shows everything important even if the browser runs
+//! no scripts.
 //!
 //! ```text
 //! Record ─→ PageRuns ─→ verdict · thresholds · over_time · percentiles · … ─→ PagePart ─→ document
@@ -31,8 +31,8 @@ use crate::headline::Headline;
 use mailrun_measurement::record::{Outcome, Record};
 use tables::{PagePart, PageRuns};
 
-/// Returns the page of a run. If there is a baseline, its curves are drawn behind the curves of the run, and each
-/// number has its ratio to the baseline beside it.
+/// Returns the report of a run as an HTML page. If there is a baseline, its curves are drawn behind the curves of the
+/// run, and each number has its ratio to the baseline beside it.
 pub fn page(record: &Record, baseline: Option<&Record>) -> String {
     let runs = PageRuns { record, baseline };
     document::page(runs, &verdict::top(runs), &answer(runs), &details(runs))
@@ -92,7 +92,7 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::{Value, json};
 
-    /// Fails unless all elements are closed in the right order and no element has an event handler.
+    /// Fails unless all HTML elements of the page are closed in the right order.
     pub(super) fn check_balance(page: &str) -> Result<(), String> {
         const VOID: [&str; 2] = ["meta", "!doctype"];
         let mut open: Vec<&str> = Vec::new();
@@ -246,7 +246,7 @@ mod tests {
         assert_eq!(check_balance(&page(&record, Some(&record))), Ok(()));
     }
 
-    /// Replaces the values that `choices` selects by extreme values of the same kind.
+    /// Replaces some numbers by extreme values, and appends markup to some texts, as `choices` decides.
     fn disturb(value: &mut Value, choices: &mut impl Iterator<Item = u8>) {
         match value {
             Value::Array(entries) => entries.iter_mut().for_each(|entry| disturb(entry, choices)),

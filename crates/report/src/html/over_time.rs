@@ -1,8 +1,8 @@
 //! Curves over a common time axis: throughput by stage with the depth of the queue, latency, errors, CPU use and
-//! memory. Events and stalls are marked. A value holds for a whole second, so the curves are drawn as steps.
+//! memory. Events and stalls are marked. Each value is the figure of a whole second, so the curves are drawn as steps.
 //!
-//! The page contains each panel twice: as a drawing for print and for readers without scripts, and as numbers. From the
-//! numbers, uPlot draws a plot with a cursor.
+//! The page contains each panel twice: as a static drawing for print and for browsers without scripts, and as numbers,
+//! from which the script uPlot draws a plot with a cursor.
 use super::escape::{escaped, isolated, json};
 use super::plot::{self, CurveStyle, PlotScale};
 use super::tables;
@@ -16,7 +16,7 @@ use mailrun_text::numbers::{count, counted, latency, rate};
 use serde_json::{Value, json as value};
 use std::collections::BTreeSet;
 
-/// Number of points per curve in the static drawing, which is smaller than the plot that the scripts draw.
+/// Points per curve in the static drawing, which needs fewer because it is smaller than the plot of the script.
 const DRAWN_POINTS: usize = 160;
 const HEIGHT: u32 = 150;
 const MEBIBYTE: f64 = 1_048_576.0;
@@ -25,7 +25,7 @@ const MAX_STALLS: usize = 200;
 /// Number of events that are visible at once. Further events are collapsed.
 const SHOWN_EVENTS: usize = 6;
 const MAX_PARTIES: usize = 6;
-/// Number of cores that a source or sink must use for its curve to be drawn. A smaller use says nothing about the run.
+/// A source or sink that keeps fewer cores busy than this has no CPU curve, because so little CPU use explains nothing.
 const MIN_GENERATOR_CORES: f64 = 0.1;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -51,8 +51,8 @@ struct TimeCurve {
     name: String,
     style: CurveStyle,
     rows: Vec<(u64, f64)>,
-    /// Set for the curve of the queue's depth. It has its own axis on the right, because its unit is messages and not a
-    /// rate.
+    /// True for the curve that shows the number of messages in the queue. This curve has its own axis on the right,
+    /// because the other curves show rates.
     is_depth: bool,
     is_baseline: bool,
     /// Set if the scripts draw the curve only when the reader asks for it.
@@ -60,8 +60,9 @@ struct TimeCurve {
 }
 
 impl TimeCurve {
-    /// Returns the median during the load, and the overall maximum, for the legend. The time after the load is excluded
-    /// from the median, because the queue only drains then, which would make every median small.
+    /// Returns the text for the legend: the median during the load, and the maximum of the whole run. The median leaves
+    /// out the time after the load, in which the queue only drains, because the small values of that time would lower
+    /// it.
     fn summary(&self, unit: TimeUnit, record: &Record) -> String {
         let last = record.series[..load_end(record)].last().map_or(u64::MAX, |row| row.second);
         let finite = self.rows.iter().filter(|(_, value)| value.is_finite());
@@ -289,8 +290,8 @@ fn value_scale(unit: TimeUnit, curves: &[&TimeCurve]) -> PlotScale {
     PlotScale::linear(values.filter(|value| value.is_finite()).fold(0.0, f64::max), plot::number_label)
 }
 
-/// Returns the list of events, or `None` if there were none. Each event has the number with which it is marked in the
-/// plot.
+/// Returns the events of the run, such as faults switched on or off, or `None` if there were none. Each event has the
+/// number with which it is marked in the plot.
 pub(super) fn events(record: &Record) -> Option<PagePart> {
     let row = |event: &EventRow| {
         let at = data(event.at_s, &format!("{:.1} s", event.at_s));
@@ -314,8 +315,8 @@ pub(super) fn events(record: &Record) -> Option<PagePart> {
     (!shown.is_empty()).then_some(PagePart { id: "events", title: "Events", body })
 }
 
-/// Returns the text of an event. The record names a fault only by its rule, so this text adds whether the fault began
-/// or ended.
+/// Adds `fault on:` or `fault off:` to the text of a fault, because the text in the record is only the rule for the
+/// fault.
 fn event_text(event: &EventRow) -> String {
     match event.kind {
         EventKind::FaultOn => format!("fault on: {}", event.text),

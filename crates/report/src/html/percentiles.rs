@@ -7,11 +7,11 @@ use crate::stages;
 use mailrun_measurement::Latencies;
 use mailrun_measurement::record::{LatencyMs, Record};
 
-/// Number of nines of the largest percentile on the axis: five nines are 99.999 %.
+/// The percentile axis ends at this number of nines: five nines are 99.999 %.
 const MAX_NINES: f64 = 5.0;
 const HEIGHT: u32 = 280;
 
-/// A distribution as a curve. Each point consists of a position on the percentile axis and a latency in milliseconds.
+/// Curve of latencies by percentile. Each point is a position on the percentile axis and a latency in milliseconds.
 pub(super) struct PercentileCurve {
     pub(super) name: String,
     pub(super) style: CurveStyle,
@@ -81,8 +81,8 @@ fn curves(record: &Record) -> Vec<PercentileCurve> {
     curves
 }
 
-/// Returns the points of a distribution. They come from its histogram or, if the record has none, from the few
-/// percentiles in `times`.
+/// Returns the points of a stage's latency curve. They are computed from the histogram or, if the record has none, from
+/// the few percentiles in `times`.
 fn points(times: &LatencyMs, histogram: Option<&String>, count: u64) -> Vec<(f64, f64)> {
     let end = last_place(count);
     let mut points = match histogram.and_then(|text| Latencies::decode(text)).filter(|times| times.count() > 0) {
@@ -98,14 +98,14 @@ fn points(times: &LatencyMs, histogram: Option<&String>, count: u64) -> Vec<(f64
     points
 }
 
-/// Returns the points of a histogram, at regular positions on the percentile axis up to `end`.
+/// Returns the points of the curve of a histogram, at equal distances on the percentile axis up to `end`.
 pub(super) fn histogram_points(all: &Latencies, end: f64) -> Vec<(f64, f64)> {
     let places = (0..).map(|at| f64::from(at) * 0.05).take_while(|at| *at < end);
     places.map(|at| (at, all.quantile_ms(1.0 - 10_f64.powf(-at)))).collect()
 }
 
-/// Returns the largest position on the percentile axis that `count` messages can show. For example, 1,000 messages
-/// reach 99.9 %, at position 3.
+/// Returns the axis position at which the curve of `count` messages ends, because higher percentiles need more
+/// messages. For example, the curve of 1,000 messages ends at 99.9 %, which is position 3.
 pub(super) fn last_place(count: u64) -> f64 {
     (count.max(2) as f64).log10().min(MAX_NINES)
 }

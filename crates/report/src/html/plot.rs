@@ -1,7 +1,7 @@
 //! Draws curves and points as inline SVG, which needs no scripts and can be printed.
 //!
-//! A drawing stretches with the page, but its labels must not. The lines are therefore in an inner view that stretches.
-//! The labels are in an outer view, with positions in per cent.
+//! A wider page stretches a drawing, but must not stretch the text of its labels. The lines are therefore in an inner
+//! SVG view that is stretched, and the labels in an outer view, with positions in per cent.
 use super::escape::escaped;
 
 const VIEW: f64 = 1_000.0;
@@ -14,7 +14,7 @@ const MAX_DECADES: i32 = 12;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CurveStyle {
     pub(super) colour: &'static str,
-    /// Lengths of dashes and gaps in turn. Empty for a solid line.
+    /// Lengths of dashes and gaps in turn, as in SVG's `stroke-dasharray`. Empty for a solid line.
     pub(super) dashes: &'static [u32],
 }
 
@@ -23,7 +23,7 @@ impl CurveStyle {
         Self { colour, dashes }
     }
 
-    /// Line style of all curves of the baseline.
+    /// Dashed style of all curves of the baseline, which lie behind the curves of the run.
     pub(super) const GHOST: Self = Self::new("ghost", &[4, 4]);
 
     fn attributes(self) -> String {
@@ -94,14 +94,14 @@ impl PlotScale {
     }
 }
 
-/// Rounds a step up to the next number of the series 1, 2, 5, 10, 20, 50 and so on.
+/// Rounds the distance between two labels up to the next number of the series 1, 2, 5, 10, 20, 50 and so on.
 fn round_step(step: f64) -> f64 {
     let decade = 10_f64.powf(step.log10().floor());
     let factors = [1.0, 2.0, 5.0, 10.0];
     factors.into_iter().map(|factor| factor * decade).find(|round| *round >= step * 0.999_999).unwrap_or(decade * 10.0)
 }
 
-/// Draws shapes together with their two scales. Screen readers read out `label`.
+/// Draws a plot: the shapes, and the lines and labels of both scales. `label` describes the plot for screen readers.
 pub(super) fn plot(label: &str, height: u32, x: &PlotScale, y: &PlotScale, shapes: &str) -> String {
     let mut lines = String::new();
     let mut labels = String::new();
@@ -158,7 +158,7 @@ pub(super) fn curve(
     path_element(&path, style)
 }
 
-/// Draws a line of steps. Each value is kept until the next point, and NaN interrupts the line.
+/// Draws a curve as a staircase. Each value is kept until the next point, and NaN interrupts the line.
 pub(super) fn steps(
     points: impl Iterator<Item = (f64, f64)>,
     x: &PlotScale,
@@ -244,8 +244,8 @@ pub(super) fn bar(from: f64, to: f64, colour: &str) -> String {
     format!("<path class=\"f {}\" d=\"M{left:.0} 0h{width:.0}v10h-{width:.0}\"/>", escaped(colour))
 }
 
-/// Draws a rectangle in a bar. `from` and `to` are shares of the bar's width. `top` and `bottom` are distances from its
-/// upper edge, in tenths of its height.
+/// Draws a rectangle, such as a confidence interval, in a bar of a table. `from` and `to` are shares of the bar's
+/// width. `top` and `bottom` are distances from its upper edge, in tenths of its height.
 pub(super) fn band(from: f64, to: f64, (top, bottom): (u32, u32), colour: &str) -> String {
     let [from, to] = [from, to].map(|share| if share.is_finite() { share.clamp(0.0, 1.0) * VIEW } else { 0.0 });
     let width = (to - from).max(2.0);

@@ -39,7 +39,7 @@ pub(super) fn part(runs: PageRuns<'_>) -> Option<PagePart> {
     Some(PagePart { id: "rate", title: "Latency against offered rate", body })
 }
 
-/// Returns true if the load has different rates. With a single rate, all points would lie on a vertical line.
+/// Returns true if the offered rate changes. With a single rate, all points would lie on a vertical line.
 fn is_varied(record: &Record) -> bool {
     let stages = &record.workload.stages;
     let rates = stages.iter().flat_map(|stage| [stage.from_per_s, stage.to_per_s]);
@@ -63,8 +63,8 @@ fn points(record: &Record) -> Vec<(f64, f64)> {
     points.filter(|(rate, ms)| *rate > 0.0 && *ms > 0.0 && ms.is_finite()).collect()
 }
 
-/// Returns a table with the median and the maximum of the 99th percentiles, for each quarter of the seconds. The
-/// seconds are sorted by rate before they are divided.
+/// Sorts the seconds by their rate and divides them into four quarters. Each second has its own 99th percentile. For
+/// each quarter, the table shows the median and the maximum of these percentiles.
 fn ranges(points: &[(f64, f64)]) -> Table {
     let mut table = Table::new([
         ("seconds", Align::Left),

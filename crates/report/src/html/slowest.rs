@@ -1,5 +1,5 @@
-//! Shows the messages that did not arrive, and the slowest messages with their waits and phases. Ten of each are
-//! visible, and the others are collapsed.
+//! Shows the messages that did not arrive, and the slowest messages with the times that they spent waiting and in each
+//! phase. Ten of each are visible, and the others are collapsed.
 use super::escape::{escaped, isolated};
 use super::plot;
 use super::tables::{self, BarColumn, PagePart, PageRuns};
@@ -10,14 +10,14 @@ use mailrun_measurement::stage::Phase;
 use mailrun_text::numbers::{self, fixed, latency, octets};
 use mailrun_text::table::{Align, Cell, Table, right};
 
-/// Number of messages that are visible at once. Further messages are collapsed.
+/// The page shows this many messages at first. The others are collapsed until the reader unfolds them.
 pub(super) const SHOWN_MESSAGES: usize = 10;
 const MAX_MESSAGES: usize = 50;
 const MAX_RECIPIENTS: usize = 3;
 const MAX_PHASES: usize = 2;
-/// A part of a message's time, such as a phase, is named only if it took at least this share of the whole.
+/// The table names a part of a message's time, such as a phase, only if it took at least this share of the whole time.
 const NAMED_SHARE: f64 = 0.02;
-/// Minimum share of the slowest message's time for a phase to be drawn. A shorter phase would be invisible.
+/// A bar leaves out a phase that took less than this share of the slowest message's time and would be invisible.
 const DRAWN_SHARE: f64 = 0.002;
 
 /// Returns the slowest messages, sorted by the time until delivery or, if the delivery is unknown, until acceptance.
@@ -37,8 +37,8 @@ pub(super) fn part(runs: PageRuns<'_>) -> Option<PagePart> {
     Some(PagePart { id: "slowest", title: "Slowest messages", body })
 }
 
-/// Shows the first rows of a table and collapses the other rows. If all rows have the same value in a column, the note
-/// states that value and the column is removed.
+/// Shows the first rows of a table and collapses the other rows. If a column has the same value in all rows, the column
+/// is removed and the note states the value.
 fn worst(caption: &str, mut table: Table, mut bars: Vec<String>, note: &str) -> String {
     let mut common = Vec::new();
     for title in ["recipients", "size", "reply"] {
@@ -88,8 +88,8 @@ fn table(messages: &[&SlowMessage], record: &Record) -> Table {
     table
 }
 
-/// Returns the messages that did not arrive, or `None` if all arrived. The server's replies are shown because they
-/// identify the messages in the server's log.
+/// Returns the messages that did not arrive, or `None` if all arrived. Each row shows the server's reply, by which the
+/// reader can find the message in the server's log.
 pub(super) fn missing(runs: PageRuns<'_>) -> Option<PagePart> {
     let messages = &runs.record.missing;
     if messages.is_empty() {

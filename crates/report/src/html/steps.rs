@@ -1,5 +1,5 @@
-//! Steps in sequence, drawn as bars: the phases of an SMTP session, and the way of a message over MADES. Also contains
-//! all other parts that only the page of a MADES run has.
+//! Draws consecutive steps as bars: the phases of an SMTP session, and the way of a message over MADES. Also contains
+//! two parts for MADES runs: lost connections, and how well the simulator's and the bench's figures agree.
 use super::plot;
 use super::tables::{self, BarColumn, PagePart, PageRuns};
 use crate::figures::{Section, SectionBody};
@@ -14,7 +14,7 @@ pub(super) fn waterfall(runs: PageRuns<'_>) -> Option<PagePart> {
     Some(PagePart { id: "steps", title: "Steps", body: tables::section(&section, other.as_ref(), Some(&bars)) })
 }
 
-/// Removes the column in which the text report draws bars of characters, because the page draws real bars.
+/// Removes the column in which the text report draws bars with characters, because the page draws its own bars.
 fn without_characters(section: Section) -> Section {
     let body = match section.body {
         SectionBody::Figures(table) => SectionBody::Figures(table.without("time")),
@@ -55,7 +55,7 @@ fn phase_bars(record: &Record) -> Vec<String> {
     steps(&means, "accepted")
 }
 
-/// Returns bars in sequence, each of which is as long as its share of the sum of `lengths`.
+/// Draws each length as a bar whose width is its share of the sum. Each bar begins where the previous one ends.
 pub(super) fn steps(lengths: &[f64], colour: &str) -> Vec<String> {
     let whole: f64 = lengths.iter().sum();
     let whole = if whole > 0.0 { whole } else { 1.0 };

@@ -1,4 +1,4 @@
-//! Tables and lists of facts in HTML. Each number has its ratio to the number of the baseline beside it.
+//! Tables and lists of facts in HTML. Beside each number is its ratio to the same number of the baseline.
 //!
 //! Each table scrolls in its own box, so the page itself never has to scroll sideways.
 use super::escape::{escaped, isolated};
@@ -7,7 +7,7 @@ use crate::figures::{Section, SectionBody};
 use mailrun_measurement::record::Record;
 use mailrun_text::table::{Align, ColumnCells, Table};
 
-/// A column of drawings that the page inserts after the first column of a table.
+/// A column that the page inserts after the first column of a table. Each of its cells is a drawing, such as a bar.
 pub(super) struct BarColumn {
     pub(super) title: &'static str,
     pub(super) cells: Vec<String>,
@@ -90,8 +90,8 @@ fn cell(column: &ColumnCells, row: usize, baseline: Option<f64>) -> String {
     }
 }
 
-/// Finds the row of the baseline with the same name. The columns before the first number name a row, because one column
-/// may not be enough: for example, the phase and the reply code name an error together.
+/// Finds the row in the baseline's table that has the same name as this row of the run's table. The name consists of
+/// all columns before the first number, because one column may not be unique: an error is identified by phase and code.
 fn same_row(columns: &[ColumnCells], others: &[ColumnCells], row: usize) -> Option<usize> {
     let has_number = |column: &ColumnCells| column.cells.iter().any(|(_, number)| number.is_some());
     let is_name = |(own, other): &(&ColumnCells, &ColumnCells)| {
@@ -104,7 +104,7 @@ fn same_row(columns: &[ColumnCells], others: &[ColumnCells], row: usize) -> Opti
     (0..rows).find(|place| names.iter().all(|(own, other)| name(own, row) == name(other, *place)))
 }
 
-/// Removes the tree lines in front of a name, which only a terminal needs.
+/// Removes `├ ` and `└ ` in front of a name. These characters draw a tree in the text report.
 fn without_branch(name: &str) -> &str {
     name.strip_prefix("├ ").or_else(|| name.strip_prefix("└ ")).unwrap_or(name)
 }
@@ -128,8 +128,7 @@ pub(super) struct PageRuns<'a> {
 }
 
 impl<'a> PageRuns<'a> {
-    /// Applies `find` to the run and to the baseline. Returns `None` if `find` finds nothing in the run, even if it
-    /// finds something in the baseline.
+    /// Calls `find` for the run and the baseline, and returns both results, or `None` if there is none for the run.
     pub(super) fn both<T>(self, find: impl Fn(&'a Record) -> Option<T>) -> Option<(T, Option<T>)> {
         find(self.record).map(|own| (own, self.baseline.and_then(find)))
     }

@@ -1,11 +1,11 @@
-//! The time axis of the curves, with the seconds of the run and of the baseline. More than 800 seconds are thinned out,
-//! but each minimum and maximum is kept, so that no peak disappears.
+//! The time axis that all curves of the run and of the baseline share. If there are more than 800 seconds, several
+//! seconds share two points, their minimum and their maximum, so that no peak disappears.
 use std::collections::BTreeMap;
 
 pub(super) const MAX_POINTS: usize = 800;
 
-/// The seconds since the load began, in ascending order, and the maximum number of points into which they are thinned
-/// out.
+/// Horizontal axis of a plot. `places` maps each second since the load began to its index, and `points` is the maximum
+/// number of points per curve.
 pub(super) struct TimeAxis {
     places: BTreeMap<u64, usize>,
     points: usize,
@@ -18,14 +18,14 @@ impl TimeAxis {
         Self { places, points }
     }
 
-    /// Returns the number of seconds that share two points, one for the minimum and one for the maximum. Returns 1 if
-    /// each second has its own point.
+    /// Returns how many consecutive seconds each plot joins into two points, which show their minimum and maximum.
+    /// Returns 1 if each second has a point of its own.
     pub(super) fn per_bucket(&self) -> usize {
         if self.places.len() <= self.points { 1 } else { self.places.len().div_ceil((self.points / 2).max(1)) }
     }
 
-    /// Returns the time of each point in seconds. An extra point marks the end of the last second, so that the last
-    /// step of a curve has a length.
+    /// Returns the time of each point in seconds. The curves are drawn as steps, so an extra point marks the end of the
+    /// last second.
     pub(super) fn times(&self) -> Vec<f64> {
         let seconds: Vec<u64> = self.places.keys().copied().collect();
         let size = self.per_bucket();
@@ -43,8 +43,8 @@ impl TimeAxis {
         times.into_iter().chain(end).collect()
     }
 
-    /// Returns the values of a curve. Each value holds until the next point of the axis, and the last value is repeated
-    /// for the extra point. A second without a value gets NaN.
+    /// Returns the values of a curve, one for each point of the axis. The extra point at the end repeats the last
+    /// value, and a second without a value gets NaN.
     pub(super) fn values(&self, rows: impl Iterator<Item = (u64, f64)>) -> Vec<f64> {
         let mut values = vec![f64::NAN; self.places.len()];
         for (second, value) in rows {

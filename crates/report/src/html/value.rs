@@ -1,5 +1,5 @@
-//! Numbers on the page. Each number has a text for the reader, its exact value for programs, and its ratio to the
-//! baseline.
+//! Formats the numbers of an HTML report. Each number has a text for the reader, its exact value for programs, and its
+//! ratio to the baseline.
 use super::escape::escaped;
 use mailrun_text::numbers::count;
 

@@ -1,5 +1,5 @@
-//! Checks the parser of a distribution with any text. Either the parser reports a mistake, or all
-//! numbers that are drawn are within the distribution's bounds.
+//! Fuzz check that parses arbitrary text as a distribution. The parser must either report a mistake, or return a
+//! distribution from which only numbers within its bounds are drawn.
 use crate::distribution::{Distribution, RandomStream};
 
 pub fn check(data: &[u8]) {

@@ -1,5 +1,5 @@
-//! Parses any bytes as a path. An accepted path must obey the length limits, consist of its local
-//! part and its domain, and parse to the same path when it is put in brackets.
+//! Fuzz check that parses arbitrary bytes as the path of MAIL or RCPT. An accepted path must obey the length limits,
+//! consist of its local part and its domain, and parse to the same path when it is put in brackets.
 use crate::Path;
 use crate::limits::{MAX_DOMAIN_BYTES, MAX_LOCAL_PART_BYTES, MAX_PATH_BYTES};
 

@@ -1,5 +1,5 @@
-//! Reads any bytes as the chunks of a message. The content must have the announced length, and neither
-//! the content nor a fault found in its lines may depend on how the bytes are cut into chunks and reads.
+//! Fuzz check that reads arbitrary bytes as BDAT chunks. The content must have the announced length. The content, and
+//! the faults in its lines, must not depend on how the bytes are divided into chunks and reads.
 use super::SplitMix64;
 use crate::chunk::{ChunkPiece, ChunkReader, ContentKind};
 use crate::command::Chunk;
@@ -7,7 +7,8 @@ use crate::data::LineFault;
 
 const LINE_BYTES: usize = 10;
 
-/// Returns the content, its line fault, and the number of bytes after the last chunk, or `None` if that is missing.
+/// Reads a message that consists of these BDAT chunks from blocks of input. Returns the content, the fault found in its
+/// lines, and the number of bytes after the last chunk. Returns `None` if the input ends before the last chunk does.
 pub(crate) fn read(
     octets: ContentKind,
     chunks: &[Chunk],
@@ -18,8 +19,7 @@ pub(crate) fn read(
     let mut content = Vec::new();
     reader.begin(*chunks.next()?);
     let mut left: usize = blocks.iter().map(|block| block.len()).sum();
-    // Call the reader once more without input, because the end of an empty last chunk needs no
-    // further byte.
+    // Append an empty block, because the reader reports the end of an empty chunk only when it is called once more.
     for block in blocks.iter().chain(&[b"".as_slice()]) {
         let mut input = *block;
         while let Some(piece) = reader.next(&mut input) {
@@ -42,8 +42,8 @@ pub(crate) fn read(
 }
 
 pub fn check(data: &[u8]) {
-    // The input begins with up to eight chunk sizes, which end with a zero if there are fewer. The
-    // rest is the message.
+    // The input begins with at most eight bytes, each of which is the size of a chunk. A zero ends the sizes if there
+    // are fewer than eight. The rest of the input is the message.
     let (sizes, message) = match data.iter().take(8).position(|octet| *octet == 0) {
         Some(end) => (&data[..end], &data[end + 1..]),
         None => data.split_at(data.len().min(8)),

@@ -1,5 +1,5 @@
-//! Parses any bytes as a command line. An accepted MAIL or RCPT must parse to the same command
-//! after it is rendered. No address or parameter of an envelope may add a command to the envelope.
+//! Fuzz check that parses arbitrary bytes as an SMTP command line. An accepted MAIL or RCPT must parse to the same
+//! command when it is written again. No bytes in an address or parameter may add a command to an envelope.
 use crate::command::{BodyType, Command, Mail, Recipient};
 use crate::dsn::{Notify, Return};
 use crate::envelope::Envelope;

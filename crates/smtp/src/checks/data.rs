@@ -1,6 +1,6 @@
-//! Reads any bytes as a message. Only CRLF.CRLF may end the message, and each bare CR or LF must be
-//! reported. The result must not depend on how the bytes are cut into blocks, whose sizes are random
-//! with the last byte as the seed. Removing the dot-stuffing of a message must restore the message.
+//! Fuzz check that reads any bytes as a message after DATA. Only CRLF.CRLF may end the message, and each bare CR or LF
+//! must be reported. The result must not depend on how the bytes are cut into blocks. The last byte of the input is the
+//! seed of the random block sizes. Adding dot-stuffing to a message and removing it must restore the message.
 use super::SplitMix64;
 use crate::data::{self, DataPiece, DataReader, LineFault};
 
@@ -10,7 +10,7 @@ const LINE_LIMIT: usize = 10;
 pub(crate) struct Message {
     pub(crate) content: Vec<u8>,
     pub(crate) flaw: Option<LineFault>,
-    /// Number of bytes up to and including the end of data, or `None` if the message does not end.
+    /// Number of bytes up to and including the end of data (CRLF.CRLF), or `None` if the input does not contain it.
     pub(crate) length: Option<usize>,
 }
 

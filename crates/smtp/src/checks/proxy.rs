@@ -1,5 +1,5 @@
-//! Parses any bytes as a PROXY header. The parser must return the same result whether the bytes
-//! arrive at once or one by one, and a rendered header must parse to the same meaning.
+//! Fuzz check that parses arbitrary bytes as a PROXY protocol header. The result must be the same whether the bytes
+//! arrive at once or one by one. An accepted header must keep its meaning when it is written and parsed again.
 use crate::proxy::{self, MAX_V1_BYTES, MAX_V2_BYTES, ProxyHeader, parse, render_v1, render_v2};
 
 pub fn check(data: &[u8]) {

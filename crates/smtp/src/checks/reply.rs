@@ -1,5 +1,5 @@
-//! Reads any bytes as replies. Up to the first invalid line, the result must not depend on how the
-//! bytes are cut into blocks, whose sizes are random with the last byte as the seed.
+//! Fuzz check that reads arbitrary bytes as a server's replies. Up to the first invalid line, the result must not
+//! depend on how the bytes are cut into blocks. The last byte of the input is the seed of the random block sizes.
 use super::SplitMix64;
 use crate::extensions::Extensions;
 use crate::reply::{EnhancedStatusCode, MAX_REPLY_BYTES, Reply, ReplyError, ReplyReader};

@@ -1,5 +1,4 @@
-//! Data of a client session that survives a change of state: options, counters, the awaited
-//! replies, and the clock.
+//! Data of a client session that all its states share: options, counters, the awaited replies, and the clock.
 use super::event::{Event, GaveUp, Verb};
 use super::options::{BurstSize, Chunking, PipelineMode, StopPoint};
 use super::state::DueReply;
@@ -27,34 +26,33 @@ pub(super) struct ClientCore {
     pub(super) mechanism: Option<Mechanism>,
     pub(super) gave_up: Option<GaveUp>,
     pub(super) last_received: Duration,
-    /// Replies that the peer must still send to the commands of transactions, in the order of the commands.
+    /// Replies that the peer still owes to commands of transactions, in the order in which the commands were sent.
     pub(super) due: VecDeque<DueReply>,
     /// Unanswered commands that were sent before QUIT. Their replies come before the reply to QUIT.
     pub(super) before_quit: VecDeque<Verb>,
     pub(super) under_way: u32,
-    /// Number of transactions that are over, but whose results may still turn out to be wrong
-    /// ([`Event::settled`]).
+    /// Number of finished transactions with uncertain results, because a reply may be missing ([`Event::settled`]).
     pub(super) unsettled: u32,
-    /// True as long as every positive reply to MAIL and RCPT has an enhanced status code with subject
-    /// 1 (addressing). A positive reply with another subject then cannot belong to MAIL or RCPT.
+    /// True as long as every positive reply to MAIL and RCPT has an enhanced status code with subject 1 (addressing),
+    /// such as 2.1.0. A positive reply with another subject, such as 2.0.0, is then no reply to MAIL or RCPT.
     pub(super) are_addresses_labelled: bool,
-    /// True as long as all replies since the last certain result have enhanced status codes that
-    /// fit the command. Such a code shows which kind of command a reply belongs to.
+    /// True if every reply since results last became [certain](Event::settled) fits its command, such as 2.1.5 to RCPT.
+    /// The session has then mistaken no reply for a reply to another kind of command.
     pub(super) is_labelled: bool,
-    /// Number of recipients accepted so far in the transaction whose replies are arriving.
+    /// Number of recipients accepted so far in the transaction whose commands the peer is now answering.
     pub(super) accepted: u32,
     /// In LMTP, the positions of the accepted recipients whose result is still unknown.
     pub(super) accepted_recipients: VecDeque<u32>,
     /// In LMTP, set once the message was accepted for at least one recipient.
     pub(super) is_delivered: bool,
-    /// Set from an accepted MAIL until the message has been sent with DATA, or accepted. If the
-    /// transaction fails while this is set, the client must send RSET before the next MAIL.
+    /// Set when the peer accepts MAIL. Cleared at the end of a message with DATA, or when a message with BDAT is
+    /// accepted. If the transaction fails while this is set, the client must send RSET before the next MAIL.
     pub(super) mail_stands: bool,
-    /// Set when a reply, such as an unexpected 503, shows that the peer has lost track of the
-    /// commands. The session then ends after the current transaction.
+    /// Set when a reply, such as an unexpected 503, shows that the peer does not have the state that the client
+    /// assumes. The session then ends after the current transaction.
     pub(super) is_out_of_step: bool,
-    /// Set when the peer has accepted EHLO or LHLO. If the peer then refuses EHLO after TLS or
-    /// XCLIENT, the client does not try HELO.
+    /// Set when the peer has accepted EHLO or LHLO. If the peer refuses a later EHLO, after TLS or XCLIENT, the client
+    /// does not fall back to HELO.
     pub(super) is_greeted: bool,
     /// Set when the message that is being sent in chunks can no longer be accepted, because MAIL,
     /// every RCPT or a chunk was refused.
@@ -95,24 +93,22 @@ impl ClientCore {
         }
     }
 
-    /// Returns true if the event reaches the stop point of the options, so that the session must
-    /// end.
+    /// Returns true if the session must end after this event, because the options tell it to stop at this point.
     pub(super) fn is_reached(&self, point: StopPoint, event: &Event<'_>) -> bool {
         let is_done = event.reply.code() / 100 == 2;
         match (point, event.to) {
             (StopPoint::Greeting, Verb::Greeting) | (StopPoint::Hello, Verb::Hello) | (StopPoint::Mail, Verb::Mail) => {
                 is_done
             }
-            // If DATA is the next command without a reply, this was the last RCPT, because the session writes DATA as
-            // soon as all recipients are answered.
+            // With a stop point, the session does not pipeline, so it sends DATA only after every RCPT has been
+            // answered. If the next awaited reply is for DATA, this reply was for the last RCPT.
             (StopPoint::Recipients, Verb::Recipient(_)) => self.due.front() == Some(&DueReply::Data),
             (StopPoint::Data, Verb::Data) => event.reply.code() == 354,
             _ => false,
         }
     }
 
-    /// Returns true if MAIL and RCPT are sent together, because the options allow it and the server
-    /// offers PIPELINING.
+    /// Returns true if the options allow pipelining and the server offers it, so that MAIL and RCPT are sent together.
     pub(super) fn groups(&self) -> bool {
         self.pipelining != PipelineMode::Off && self.extensions.pipelining
     }
@@ -123,25 +119,24 @@ impl ClientCore {
         self.pipelining == PipelineMode::Group && self.extensions.pipelining
     }
 
-    /// Returns true if messages are sent with BDAT, because the options allow it and the server
-    /// offers CHUNKING.
+    /// Returns true if the options allow BDAT and the server offers CHUNKING, so that messages are sent with BDAT.
     pub(super) fn chunks(&self) -> bool {
         self.chunking == Chunking::IfOffered && self.extensions.chunking
     }
 
-    /// Returns true if [`BurstSize`] limits the messages under way, which requires BDAT and pipelining.
+    /// Returns true if [`BurstSize`] permits several messages in transit and the session uses BDAT and pipelining.
     pub(super) fn bursts(&self) -> bool {
         self.burst.messages > 0 && self.streams() && self.chunks()
     }
 
-    /// Returns true if the next chunk should be sent before the replies that are due. A message
-    /// that has already failed gets no more chunks, unless several messages are under way: the
-    /// refusal may then belong to an earlier message.
+    /// Returns true if the next chunk should be sent although replies are still awaited. If the message has failed, no
+    /// further chunk is sent. If several messages are in transit, however, chunks are still sent, because the refusal
+    /// may belong to an earlier message.
     pub(super) fn wants_chunk(&self) -> bool {
         self.due.is_empty() || self.groups() && (!self.is_doomed || self.under_way > 1)
     }
 
-    /// Returns true if an idle session may begin a transaction while replies to earlier commands are still due.
+    /// Returns true if an idle session may begin a transaction before all earlier commands have been answered.
     pub(super) fn may_begin_early(&self) -> bool {
         let uncertain = self.under_way + self.unsettled;
         if self.bursts() && self.under_way > 0 {

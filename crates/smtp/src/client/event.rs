@@ -1,11 +1,11 @@
-//! Events, requests and failures of a client session.
+//! What a client session tells its caller: replies of the server, the next action, and why the session failed.
 use crate::reply::{ReceivedReply, ReplyError};
 use crate::sasl::client::ExchangeError;
 
 /// The command, message or new connection that a reply answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verb {
-    /// The connection itself, to which the server replies with its greeting.
+    /// No command, but the new connection, to which the server replies with its greeting.
     Greeting,
     /// EHLO, the HELO after a refused EHLO, or LHLO.
     Hello,
@@ -25,8 +25,8 @@ pub enum Verb {
     Chunk,
     /// The final dot or the last BDAT of a message.
     Message,
-    /// In LMTP, the final dot or the last BDAT, to which the server replies once for each accepted
-    /// recipient. Holds the position in the envelope of the recipient that this reply is about.
+    /// In LMTP, the final dot or the last BDAT of a message, to which the server replies once for each accepted
+    /// recipient. The number is this recipient's position in the envelope. SMTP uses [`Verb::Message`] instead.
     Delivery(u32),
     /// RSET, which ends a transaction (RFC 5321 §4.1.1.5).
     Reset,
@@ -43,18 +43,17 @@ pub struct Event<'a> {
     pub reply: ReceivedReply<'a>,
     /// Result of the command's transaction, or `None` if this reply does not end a transaction.
     pub ends: Option<Outcome>,
-    /// Number of transactions, from the oldest on, whose results have become certain. An uncertain
-    /// result may be wrong: if the peer left out a reply, the session has taken the reply to a
-    /// later command for the result. If the session ends while a result is uncertain, the caller
-    /// should send that message again.
+    /// Number of transactions whose results this reply makes certain. Before that, a result may be wrong. If the peer
+    /// left out a reply, the session has mistaken the reply to a later command for the result. If the session ends
+    /// while the result of a message is uncertain, the caller should send the message again.
     pub settled: u32,
 }
 
-/// Result of a transaction. It may turn out to be wrong until it is [certain](Event::settled).
+/// Result of a transaction, which may be based on the wrong reply until it is [certain](Event::settled).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The peer took responsibility for the recipients that it accepted. In LMTP, it did so only
-    /// for the recipients whose [`Verb::Delivery`] had a positive reply, which is at least one.
+    /// The peer took responsibility for the recipients that it accepted. In LMTP, these are only the recipients with a
+    /// positive reply to [`Verb::Delivery`]. There is at least one of them.
     Accepted,
     /// The peer did not take responsibility for the message.
     Refused,
@@ -104,16 +103,16 @@ pub enum GaveUp {
     /// The server rejected the credentials.
     #[error("the server rejected AUTH")]
     NotAuthenticated,
-    /// The client could not complete the AUTH exchange, for example because the server is an impostor.
+    /// The client could not complete the AUTH exchange, for example because the server sent a wrong proof.
     #[error("AUTH: {0}")]
     Exchange(ExchangeError),
-    /// The server does not offer XCLIENT, or supports none of the attributes to be sent.
+    /// The server does not offer XCLIENT, or supports none of the attributes that the client wants to send.
     #[error("the server does not offer XCLIENT")]
     NoXclient,
     /// The server offered XCLIENT, but refused the command.
     #[error("the server rejected XCLIENT")]
     XclientRefused,
-    /// The envelopes ask for notifications, but the server does not offer DSN.
+    /// The envelopes ask for delivery status notifications, but the server does not offer DSN.
     #[error("the server does not offer DSN")]
     NoDsn,
     /// The server introduces itself with the client's own name
@@ -131,8 +130,8 @@ pub enum Violation {
     /// The peer sent a reply that no command asked for.
     #[error("the peer sent an unexpected reply {0}")]
     Unasked(u16),
-    /// The peer sent a reply that does not fit the oldest unanswered command, such as 250 to DATA.
-    /// Either the peer left out an earlier reply, or it sent one too many.
+    /// The peer sent a reply that cannot answer the oldest unanswered command, such as 250 to DATA. The peer has either
+    /// left out an earlier reply or sent an extra one.
     #[error("the peer's reply {0} does not belong to the command that awaits one: a reply is missing, or was added")]
     Misplaced(u16),
     /// The peer accepted a message before it had received all of it.

@@ -1,13 +1,12 @@
 //! The client's side of a session. It writes commands and reads the replies.
 //!
-//! `ClientState` documents the state machine. A step consumes the state and returns the next state,
-//! so that an ended session cannot continue. Data that survives a change of state is in
-//! `ClientCore`.
+//! The documentation of `ClientState` shows the state machine as a diagram. Each step consumes the old state and
+//! returns the next one, so that an ended session cannot continue. Data that all states share is in `ClientCore`.
 //!
-//! The session keeps a queue of the replies that its transactions await. For this reason, pipelined
-//! and lock-step dialogues use the same state machine, and differ only in the number of commands
-//! that [`Client::begin`] writes at once. The caller asks [`Client::wants`] for the session's next
-//! request, and writes the message itself without copying it.
+//! The session keeps a queue of the replies that its transactions await. For this reason, pipelined and lock-step
+//! dialogues use the same state machine, and differ only in the number of commands that [`Client::begin`] writes at
+//! once. The caller asks [`Client::wants`] what to do next. The caller writes messages to the connection itself, so
+//! that the session does not have to copy them.
 mod core;
 mod event;
 mod options;
@@ -59,7 +58,7 @@ impl Client {
         client.core.message_timeout = options.message_timeout;
         client.core.stop_after = options.stop_after;
         if options.stop_after.is_some() {
-            // A pipelining client would send commands beyond the stop point before the reply that stops it.
+            // Do not pipeline, because commands would then be sent before the reply after which the client must stop.
             client.core.pipelining = PipelineMode::Off;
             client.core.chunking = Chunking::Never;
         }
@@ -68,9 +67,8 @@ impl Client {
         client
     }
 
-    /// Takes one reply off the front of `input`, and appends the commands that follow from the
-    /// reply to `out`. Returns `None` if the session needs more bytes. A session that is over skips
-    /// all further replies.
+    /// Removes one reply from the front of `input`, and appends the client's next commands to `out`. Returns `None` if
+    /// the session needs more bytes. After the end of the session, all further replies are skipped.
     ///
     /// # Errors
     /// Returns a [`Violation`], after which the connection can no longer be used.
@@ -111,7 +109,7 @@ impl Client {
         } else if let Some(point) = self.core.stop_after
             && self.core.is_reached(point, &event)
         {
-            // Send QUIT instead of the next command, which this step has already written. After DATA, only close the
+            // This step has already written the next command, so replace it by QUIT. After DATA, only close the
             // connection, because the server would take QUIT for a line of the message.
             out.truncate(written);
             self.core.due.clear();
@@ -125,8 +123,8 @@ impl Client {
         std::mem::replace(&mut self.state, ClientState::Closed(None))
     }
 
-    /// Makes each transaction a probe, which sends no message: the session sends MAIL and each RCPT in lock step, and
-    /// RSET in place of DATA.
+    /// Turns each transaction into a probe, which sends no message. The session sends MAIL and each RCPT, waits for
+    /// each reply, and then sends RSET in place of DATA.
     #[must_use]
     pub fn probing(mut self) -> Self {
         self.core.is_probe = true;
@@ -134,8 +132,8 @@ impl Client {
         self
     }
 
-    /// Begins to send a message. Writes MAIL, or MAIL, RCPT and DATA together if both sides
-    /// pipeline. Does nothing if the session is not ready for a transaction.
+    /// Begins the transaction of the next message. Writes MAIL or, if both sides pipeline, MAIL together with all RCPT
+    /// and, unless the message is sent in chunks, DATA. Does nothing if the session is not ready for a transaction.
     pub fn begin(&mut self, envelope: Arc<Envelope>, now: Duration, out: &mut Vec<u8>) {
         self.core.last_received = now;
         if let ClientState::Transaction(sending @ SendState::Idle) = &mut self.state {
@@ -190,7 +188,7 @@ impl Client {
         };
     }
 
-    /// Sends QUIT, unless the session is over. Replies to earlier commands no longer have an
+    /// Sends QUIT, unless the session is over. If replies to earlier commands still arrive, they no longer have an
     /// effect.
     pub fn quit(&mut self, now: Duration, out: &mut Vec<u8>) {
         self.core.last_received = now;
@@ -209,25 +207,24 @@ impl Client {
         }
     }
 
-    /// Returns true if the next transaction may [begin](Client::begin) in the same write as the
-    /// message that was just [sent](Client::message_sent). RFC 2920 §3.1 lets MAIL follow the end
-    /// of data.
+    /// Returns true if the next transaction may [begin](Client::begin) in the same write as the message that was just
+    /// [sent](Client::message_sent). RFC 2920 §3.1 allows MAIL after the end of data, before the reply to the message.
     ///
-    /// After a BDAT, MAIL may follow only if the peer is known to have accepted the recipients, because otherwise the
-    /// peer may expect RSET first (RFC 3030 §2). With BDAT, the client also sends the next message itself before the
-    /// result is known. At most two results are unknown if the connection breaks, unless the options allow
-    /// [more](Options::burst).
+    /// After the last BDAT, MAIL must wait until the peer has accepted a recipient of the message. Without a recipient,
+    /// the message fails, and the peer may expect RSET first (RFC 3030 §2). With BDAT, the client sends even the
+    /// content of the next message before it knows the result of the current one. If the connection breaks, the results
+    /// of at most two messages are unknown, unless the options allow [more](Options::burst).
     pub fn may_begin_early(&self) -> bool {
         matches!(self.state, ClientState::Transaction(SendState::Idle)) && self.core.may_begin_early()
     }
 
-    /// Returns true if several messages may be [under way](Options::burst) at a time.
+    /// Returns true if several messages may be [in transit](Options::burst) at a time.
     pub fn bursts(&self) -> bool {
         self.core.bursts()
     }
 
-    /// Returns true if `bytes` bytes of output may wait until another message is added. Otherwise
-    /// the caller must write the output first, so that the peer can begin.
+    /// Returns true if the caller may hold back `bytes` bytes of output, to write them together with another message.
+    /// Otherwise the caller must write these bytes at once, so that the peer can already process them.
     pub fn may_hold_back(&self, bytes: usize) -> bool {
         !self.core.bursts() || bytes < self.core.burst.bytes
     }
@@ -257,16 +254,15 @@ impl Client {
         self.core.due.iter().filter(|due| **due == DueReply::Message).count()
     }
 
-    /// Returns true if the peer owes only one more reply, and this is the reply to a message. If
-    /// the peer then resets the connection with bytes unread, these bytes belong to the message.
-    /// While LMTP replies for several recipients are due, this returns false: a peer that answers
-    /// for some of them and then breaks off has read the message.
+    /// Returns true if the only awaited reply is the reply to a message. If the peer then resets the connection because
+    /// it has not read all bytes, the unread bytes belong to this message. With LMTP, returns false while replies for
+    /// several recipients are awaited. A peer that breaks off between these replies has already read the whole message.
     pub fn awaits_last_reply_to_message(&self) -> bool {
         self.core.due.len() == 1 && self.awaited_messages() == 1 && self.core.accepted_recipients.len() <= 1
     }
 
-    /// Returns when the session times out, if a reply is awaited. `timeout` is the longest wait for
-    /// each reply. The options may shorten it for the greeting and QUIT, and lengthen it for messages.
+    /// Returns the time at which the session times out, or `None` if no reply is awaited. `timeout` is the longest wait
+    /// for each reply. The options may shorten it for the greeting and QUIT, and lengthen it for messages.
     pub fn deadline(&self, timeout: Duration) -> Option<Duration> {
         let wait = match self.waits_for()? {
             _ if matches!(self.state, ClientState::ExpectQuit) => {
@@ -290,9 +286,9 @@ mod tests {
 
     const NOW: Duration = Duration::ZERO;
 
-    /// Runs a dialogue. Lines that start with `< ` are replies, and the client's output must match
-    /// the lines that start with `> ` after them. `> (message)` stands for a message, and `> (tls)`
-    /// for the start of TLS. A message in chunks consists of `hello` and an empty chunk.
+    /// Runs a client against a scripted server. Lines that start with `< ` are replies of the server, and the client's
+    /// output must match the lines that start with `> ` after them. `> (message)` stands for a message, and `> (tls)`
+    /// for the start of TLS. With BDAT, the message consists of the chunk `hello` and an empty last chunk.
     fn dialogue(pipelining: PipelineMode, recipients: &[&str], messages: u32, script: &str) {
         play(Client::new("me".into(), pipelining, NOW), recipients, messages, script);
     }
@@ -334,7 +330,7 @@ mod tests {
     }
 
     impl ScriptedCaller {
-        /// Performs the action that the session requests. Returns true if the session may request another one.
+        /// Does what [`Client::wants`] requests. Returns true if the caller must call `act` again.
         fn act(&mut self, client: &mut Client, out: &mut Vec<u8>) -> bool {
             match client.wants() {
                 Want::Transaction if self.left > 0 => {
@@ -461,7 +457,7 @@ mod tests {
         let rows = [
             "< 503 bad sequence\n< 503 bad sequence\n< 503 bad sequence\n< 503 bad sequence\n> QUIT\n",
             "< 250 ok\n< 503 bad sequence\n< 250 ok\n< 354 go\n> (message)\n< 250 ok\n> QUIT\n",
-            // In these rows, the 503 replies only follow from earlier refusals, so the session continues.
+            // In the next rows, a 503 only follows from an earlier refusal and does not mean that the peer lost track.
             "< 550 no\n< 503 what\n< 503 what\n< 503 what\n> MAIL FROM:<a@b>\n> RCPT TO:<c@d>\n> RCPT TO:<e@f>\n> DATA\n",
             "< 250 ok\n< 550 no\n< 550 no\n< 503 what\n> RSET\n< 250 ok\n> MAIL FROM:<a@b>\n> RCPT TO:<c@d>\n> RCPT TO:<e@f>\n> DATA\n",
         ];
@@ -488,8 +484,8 @@ mod tests {
         );
     }
 
-    /// Gives these replies to a client that pipelines messages. Returns the outcome of each reply, the number of
-    /// certain results, and the violation, if any.
+    /// Passes the server's `replies` to a client that begins the next message before it knows the result of the current
+    /// one. Returns the outcome of each reply, the number of certain results, and the violation, if any.
     fn streamed(replies: &str) -> (Vec<Option<Outcome>>, u32, Option<Violation>) {
         let mut client = Client::new("me".into(), PipelineMode::Group, NOW);
         let envelope = Arc::new(Envelope::new("a@b", "", ["c@d"]).unwrap());
@@ -533,8 +529,8 @@ mod tests {
     #[test]
     fn a_result_is_certain_when_no_reply_can_be_missing() {
         for (rest, settled) in [
-            // Without an enhanced status code, a 250 may be the reply to any command, so a result is certain only when
-            // every command is answered.
+            // Without an enhanced status code, a 250 does not show to which command it is the reply. The result of a
+            // message is therefore certain only when every command has been answered.
             ("250 ok\r\n250 ok\r\n250 ok\r\n", 0),
             ("250 ok\r\n250 ok\r\n250 ok\r\n354 go\r\n", 1),
             ("250 ok\r\n421 4.3.2 enough\r\n", 0),
@@ -672,7 +668,7 @@ mod tests {
     #[test]
     fn a_chunked_message_that_failed_is_reset() {
         let rows = [
-            // In the last row, the peer accepts the last chunk after it has refused another one, but the message must
+            // In the last row, the peer refuses the first chunk (452) but accepts the last chunk. The message must
             // still count as refused.
             "< 550 no\n< 503 no\n< 503 no\n< 503 no\n< 503 no\n> QUIT\n",
             "< 250 ok\n< 550 no\n< 550 no\n< 554 no\n< 554 no\n> RSET\n< 250 ok\n> QUIT\n",

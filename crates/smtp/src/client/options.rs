@@ -11,9 +11,8 @@ pub enum PipelineMode {
     /// The client sends one command at a time and waits for its reply.
     #[default]
     Off,
-    /// The client sends MAIL, RCPT and DATA together, or MAIL, RCPT and every BDAT, if the server
-    /// offers PIPELINING (RFC 2920). The next message waits for the result of the message before
-    /// it.
+    /// The client sends MAIL, RCPT and DATA together, or MAIL, RCPT and every BDAT, if the server offers PIPELINING
+    /// (RFC 2920). The client begins the next message only when it knows the result of the current one.
     Transaction,
     /// Like `Transaction`, but the client may also send the commands of the next message before it
     /// knows the result of the current one.
@@ -32,7 +31,7 @@ pub enum StartTls {
     Required,
 }
 
-/// Command with which the client sends a message.
+/// Says whether the client sends messages with DATA or with BDAT.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Chunking {
     /// The client always sends messages with DATA.
@@ -49,7 +48,7 @@ pub enum Notifications {
     /// No envelope asks for notifications.
     #[default]
     Unasked,
-    /// Some envelopes ask for notifications. The client sends no mail to a server that does not offer DSN.
+    /// Envelopes may ask for notifications, so the client sends no mail to a server that does not offer DSN.
     Asked,
 }
 
@@ -57,22 +56,22 @@ pub enum Notifications {
 /// [`PipelineMode::Group`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BurstSize {
-    /// Maximum number of messages under way. 0 means two messages: the current message, and the
-    /// next one, which [may begin early](super::Client::may_begin_early). With a higher number, a
-    /// RSET comes before each further message, so that no message depends on the result of another
-    /// (RFC 3030 §2). If the connection breaks, the results of this many messages are unknown.
+    /// Maximum number of messages in transit. If the connection breaks, the results of all of them are unknown. With 0,
+    /// at most one further message [may begin early](super::Client::may_begin_early), before the current message is
+    /// answered. With 1 or more, the client sends RSET before each message that begins early, so that no message
+    /// depends on the result of another (RFC 3030 §2).
     pub messages: u32,
-    /// Bytes of output that may be held back for another message. When this many are waiting, they
-    /// are written at once, so that the peer can begin.
+    /// Number of bytes up to which output is held back, to be written together with the next message. At this size, the
+    /// output must be written at once, so that the peer can begin.
     pub bytes: usize,
 }
 
 impl BurstSize {
-    /// No bursts: only the next message may begin before the current message has its result.
+    /// No bursts: only the next message may begin before the result of the current message is known.
     pub const NONE: Self = Self::of(0);
 
-    /// Allows `messages` messages under way at a time. Output is written once it reaches 16 KiB,
-    /// which a server usually reads at once.
+    /// Allows `messages` messages in transit at a time. The caller must write output once it reaches 16 KiB, because a
+    /// server usually reads this much in one read.
     pub const fn of(messages: u32) -> Self {
         Self { messages, bytes: 16 * 1024 }
     }
@@ -84,7 +83,7 @@ impl Default for BurstSize {
     }
 }
 
-/// Point of a session after which the client ends it, although it could go on.
+/// Point after which the client ends the session early, although the server would let it continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StopPoint {
     /// The client stops after the greeting.
@@ -111,20 +110,19 @@ pub struct Options {
     pub pipelining: PipelineMode,
     /// Says whether the session uses STARTTLS, and whether it may continue without TLS.
     pub tls: StartTls,
-    /// Credentials to log in with. Without them, the client does not use AUTH.
+    /// User name, secret and permitted mechanisms for AUTH. Without them, the client does not use AUTH.
     pub credentials: Option<Credentials>,
     /// Says whether the client sends messages with BDAT if the server offers CHUNKING.
     pub chunking: Chunking,
-    /// Attributes of the real client, which the session sends with XCLIENT. `None` sends no
+    /// Attributes of the original client, such as its address, which the session sends with XCLIENT. `None` sends no
     /// XCLIENT.
     pub xclient: Option<XclientRequest>,
     /// Says whether envelopes ask for notifications, which requires a server that offers DSN.
     pub notifications: Notifications,
-    /// Limits on how many messages may be under way, and on how much output may wait for the next
-    /// message.
+    /// Limits on the messages in transit, and on the output that is held back to be written with the next message.
     pub burst: BurstSize,
-    /// Longest wait for the reply to QUIT, if shorter than for other replies. A short wait does no harm, because
-    /// nothing depends on this reply.
+    /// Longest wait for the reply to QUIT. It has no effect if the wait for other replies is shorter. A short wait does
+    /// no harm, because nothing depends on this reply.
     pub quit_timeout: Option<Duration>,
     /// Set if the session must give up when the server's greeting or reply to EHLO shows the client's own name, because
     /// mail could then go in circles.
@@ -135,7 +133,7 @@ pub struct Options {
     /// §4.5.3.2.6 recommends ten minutes, because a client that gives up too early sends the message
     /// again.
     pub message_timeout: Option<Duration>,
-    /// Point after which the client ends the session. To stop exactly there, the client does not pipeline, and sends
-    /// the message with DATA.
+    /// Step of the session, such as MAIL, after which the client ends the session early. The client then uses neither
+    /// pipelining nor BDAT, because both would send commands beyond this step.
     pub stop_after: Option<StopPoint>,
 }

@@ -13,8 +13,8 @@ use crate::settings::Protocol;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Handles the greeting. If it refuses service, the peer waits for QUIT (RFC 5321 §3.1), unless the
-/// code is 421, with which the peer closes the connection itself (§3.8).
+/// Answers the greeting with EHLO or LHLO. If the greeting refuses service, sends QUIT, for which the peer waits (RFC
+/// 5321 §3.1). After 421 sends nothing, because the peer closes the connection itself (§3.8).
 pub(super) fn greeted(
     setup: Option<Box<SessionSetup>>,
     reply: &ReceivedReply<'_>,
@@ -29,8 +29,8 @@ pub(super) fn greeted(
     }
 }
 
-/// Returns true if the peer introduces itself with the client's own name, in the greeting or in the
-/// reply to EHLO. The peer is then probably this host, so mail could go in circles.
+/// Returns true if the options ask for this check, and the greeting or the reply to EHLO contains the client's own
+/// name. The peer is then probably this host, so mail could loop.
 fn is_own_name(setup: Option<&SessionSetup>, reply: &ReceivedReply<'_>, core: &ClientCore) -> bool {
     let name =
         |line: &'_ [u8]| line.split(|byte| *byte == b' ').next().map(Domain::new) == Some(Domain::new(&*core.name));
@@ -52,8 +52,8 @@ fn send_hello(verb: &[u8], core: &ClientCore, out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Handles the reply to EHLO. After a permanent refusal the client falls back to HELO (RFC 5321
-/// §3.2), unless EHLO was accepted before TLS or XCLIENT. LHLO has no fallback.
+/// After a permanent refusal of EHLO, the client falls back to HELO (RFC 5321 §3.2), unless EHLO was accepted before
+/// TLS or XCLIENT. LHLO has no fallback.
 pub(super) fn hello_answered(
     form: HelloForm,
     setup: Option<Box<SessionSetup>>,
@@ -87,8 +87,8 @@ fn give_up(reason: GaveUp, core: &mut ClientCore, out: &mut Vec<u8>) -> ClientSt
     quit(out)
 }
 
-/// Continues the setup after EHLO was accepted. Without `setup`, there are no further steps, so the
-/// session is ready for its first transaction.
+/// Continues with TLS, XCLIENT or AUTH after the peer has accepted EHLO. A session without options (`None`) needs none
+/// of them, so it is ready for its first transaction.
 fn next_step(setup: Option<Box<SessionSetup>>, core: &mut ClientCore, out: &mut Vec<u8>) -> ClientState {
     match setup {
         Some(setup) => setup.secure(core, out),
@@ -150,8 +150,8 @@ impl SessionSetup {
         }
     }
 
-    /// Sends AUTH if there are credentials. Gives up first if the envelopes need DSN and the server
-    /// does not offer it, because no message could be sent.
+    /// Sends AUTH if there are credentials. If the envelopes need DSN and the server does not offer it, ends the
+    /// session instead, because no message could be sent.
     fn log_in(&self, core: &mut ClientCore, out: &mut Vec<u8>) -> ClientState {
         if self.options.notifications == Notifications::Asked && !core.extensions.dsn {
             return give_up(GaveUp::NoDsn, core, out);
@@ -163,8 +163,8 @@ impl SessionSetup {
     }
 }
 
-/// Sends AUTH with the strongest mechanism that is allowed, offered and suits the credentials. The
-/// first response is part of the command unless the line would become too long (RFC 4954 §4).
+/// Sends AUTH with the strongest mechanism that the credentials allow, the server offers and the client can perform.
+/// The command includes the first response unless the line would be too long (RFC 4954 §4).
 fn authenticate(
     credentials: &Credentials,
     nonce: Option<&Nonce>,
@@ -175,7 +175,7 @@ fn authenticate(
     let mut unsuitable = None;
     while let Some(mechanism) = remaining.strongest() {
         remaining = remaining.without(mechanism);
-        // Try the next mechanism if this one cannot be used, such as SCRAM without a nonce.
+        // If the client cannot perform this mechanism, for example SCRAM without a nonce, try the next one.
         let exchange = match ClientExchange::new(mechanism, credentials, nonce) {
             Ok(exchange) => exchange,
             Err(error) => {
@@ -202,8 +202,8 @@ fn authenticate(
     give_up(unsuitable.map_or(GaveUp::NoMechanism, GaveUp::Exchange), core, out)
 }
 
-/// Handles the reply to AUTH, or to a response to one of its challenges. A faulty challenge cancels
-/// the exchange with `*`.
+/// Handles the reply to AUTH, or to a response to one of its challenges. If a challenge is faulty, cancels the exchange
+/// by sending `*`.
 pub(super) fn auth_answered(
     exchange: ClientExchange,
     reply: &ReceivedReply<'_>,
@@ -230,8 +230,8 @@ pub(super) fn auth_answered(
     }
 }
 
-/// Gives up after the reply to `*`. What the peer replies does not matter, because the client has already cancelled
-/// AUTH.
+/// Ends the session after the reply to `*`, with which the client has cancelled AUTH. The content of this reply does
+/// not matter.
 pub(super) fn cancelled(error: ExchangeError, core: &mut ClientCore, out: &mut Vec<u8>) -> ClientState {
     give_up(GaveUp::Exchange(error), core, out)
 }

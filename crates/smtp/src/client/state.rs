@@ -1,4 +1,4 @@
-//! States of a client session. The modules `setup`, `step` and `transaction` have the steps between them.
+//! States of a client session, with a diagram. The code that changes the state is in `setup`, `step` and `transaction`.
 use super::event::Verb;
 use super::options::Options;
 use crate::envelope::Envelope;
@@ -7,9 +7,9 @@ use crate::sasl::client::{ClientExchange, ExchangeError};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// States of the session, named by what the session waits for. Each state holds only the data that
-/// it needs, so no other state can use the data. Large data is boxed, because each step moves the
-/// state. A session without options has no [`SessionSetup`].
+/// States of the session, named by what the session waits for. Each state owns the data that is valid only in it, so
+/// code for another state cannot use this data by mistake. Large data is boxed, because each step moves the state. A
+/// session without options has no [`SessionSetup`], because it sends neither STARTTLS, XCLIENT nor AUTH.
 ///
 /// ```text
 /// ExpectGreeting ─▶ ExpectHello ─▶ ExpectStartTls ─220─▶ ExpectTls: the caller begins TLS ─▶ ExpectHello    what of it
@@ -26,21 +26,21 @@ use std::sync::Arc;
 pub(super) enum ClientState {
     SetUp(SetUpState),
     Transaction(SendState),
-    /// Waits for the reply to QUIT, after the replies to [earlier
-    /// commands](super::core::ClientCore::before_quit).
+    /// Waits for the reply to QUIT, after the replies to [earlier commands](super::core::ClientCore::before_quit).
     ExpectQuit,
     /// The session is over. Contains the command whose reply did not arrive, if there is one.
     Closed(Option<Verb>),
 }
 
-/// States before the first transaction. Only one command is under way at a time.
+/// States of a client session before its first transaction, from the greeting to AUTH. In these states, the client
+/// waits for each reply before it sends the next command.
 #[derive(Debug)]
 #[expect(clippy::enum_variant_names, reason = "a state is named by what it waits for")]
 pub(super) enum SetUpState {
     ExpectGreeting(Option<Box<SessionSetup>>),
     ExpectHello(HelloForm, Option<Box<SessionSetup>>),
     ExpectStartTls(Box<SessionSetup>),
-    /// Waits for the caller to begin TLS. No reply of the server is due.
+    /// Waits for the caller to begin TLS. A reply that arrives before that violates the protocol.
     ExpectTls(Box<SessionSetup>),
     ExpectXclient(Box<SessionSetup>),
     /// Waits for the reply to AUTH, or to a response to one of its challenges.
@@ -67,8 +67,8 @@ pub(super) enum HelloForm {
     Plain,
 }
 
-/// States of the sending side, which may be several transactions ahead of the replies. The receiving side is the queue
-/// of replies that are [due](super::core::ClientCore::due).
+/// States of the client's sending side. A client that pipelines may begin several transactions before it gets the
+/// replies to the first, so the queue [`due`](super::core::ClientCore::due) lists the replies that have not arrived.
 ///
 /// ```text
 ///  Idle ◀────────────────────────────────────── 2yz, 5yz to the message, in LMTP one for each recipient
@@ -86,7 +86,8 @@ pub(super) enum SendState {
     Group,
     Message,
     Chunks,
-    /// Waits for the reply to an empty message, sent because MAIL or every recipient was refused.
+    /// Waits for the reply to an empty message, which the client sends if the peer answers 354 although it refused MAIL
+    /// or every recipient.
     EmptyMessage,
 }
 

@@ -1,4 +1,4 @@
-//! Steps from one state of a client session to the next. Each reply causes a step.
+//! Changes the state of a client session when a reply arrives, or when the caller ends the session.
 use super::core::ClientCore;
 use super::event::{Event, Verb, Violation};
 use super::setup;
@@ -28,8 +28,8 @@ impl ClientState {
                     return Err(Violation::Misplaced(reply.code()));
                 }
                 let step = state.step(due, &reply, core, out);
-                // Forget the replaced value, which is `Idle` and owns nothing, because dropping it would cost a check
-                // for each reply.
+                // Skip the old value's destructor, which would cost time at each reply to check which variant it drops.
+                // The old value is always `Idle`, so `forget` leaks nothing.
                 std::mem::forget(std::mem::replace(sending, step.next));
                 if core.is_out_of_step && (step.ends.is_some() || step.to == Verb::Reset) {
                     *self = self.end_out_of_step(core, out);
@@ -62,7 +62,7 @@ impl ClientState {
         Self::Closed(self.awaited(core))
     }
 
-    /// Sends QUIT, unless the session is over. Replies that are still due are awaited before the
+    /// Sends QUIT, unless the session is over. The session then waits for the replies to earlier commands before the
     /// reply to QUIT.
     pub(super) fn quit(self, core: &mut ClientCore, out: &mut Vec<u8>) -> Self {
         match self {

@@ -1,5 +1,5 @@
-//! Transactions of a client session. Commands are sent in lock step or in groups, and messages with
-//! DATA or BDAT.
+//! Mail transactions of a client session. The client sends commands one at a time or in groups (PIPELINING), and
+//! messages with DATA or BDAT.
 use super::core::ClientCore;
 use super::event::{ChunkPosition, Outcome, Verb, Violation};
 use super::state::{DueReply, SendState};
@@ -17,8 +17,8 @@ pub(super) struct ReplyStep {
     pub(super) settled: u32,
 }
 
-/// The next state of the sending side, and the outcome of the transaction, which is `None` until a
-/// reply has ended the transaction.
+/// The next state, and the outcome of the transaction. The outcome is `None` if this reply does not end the
+/// transaction.
 type SendStep = (SendState, Option<Outcome>);
 
 impl SendState {
@@ -57,10 +57,10 @@ impl SendState {
         ReplyStep { next, to: recipient.map_or(due.verb(), Verb::Delivery), ends, settled }
     }
 
-    /// Handles a reply that no command asked for. While the message is being written, a refusal is
-    /// the peer's final reply to the message, for example because the message is too big. The
-    /// message can then be neither finished nor recalled. Between messages, 421 ends the session
-    /// (RFC 5321 §3.8). The session is over in each case.
+    /// Handles a reply that no command asked for, after which the session always ends. While the client writes a
+    /// message, a refusal is the peer's final reply to it, for example because the message is too big. The client can
+    /// then neither finish nor cancel the message. While the client is not writing a message, an unrequested 421
+    /// announces that the peer closes the connection (RFC 5321 §3.8).
     pub(super) fn interrupted(self, reply: &ReceivedReply<'_>) -> Result<(Verb, Option<Outcome>), Violation> {
         match self {
             Self::Message | Self::Chunks if !reply.is_positive() => Ok((Verb::Message, Some(Outcome::Refused))),
@@ -108,7 +108,7 @@ impl SendState {
         (self, None)
     }
 
-    /// Handles the reply to the message. A positive reply does not count if MAIL, every RCPT or a
+    /// Handles the reply to the final dot or to the last BDAT. A positive reply does not count if MAIL, every RCPT or a
     /// chunk was refused.
     fn message_answered(self, is_done: bool, core: &mut ClientCore, out: &mut Vec<u8>) -> SendStep {
         if is_done && !core.is_doomed {
@@ -133,8 +133,8 @@ impl SendState {
         self.message_refused(core, out)
     }
 
-    /// Ends the transaction of a refused message. RSET must follow a refused BDAT (RFC 3030 §2),
-    /// unless the next transaction is already under way.
+    /// Ends the transaction of a refused message. After a refused BDAT, sends RSET (RFC 3030 §2), unless the client has
+    /// already begun the next transaction.
     fn message_refused(self, core: &mut ClientCore, out: &mut Vec<u8>) -> SendStep {
         match self {
             Self::Idle if core.due.is_empty() => core.refused(out),
@@ -150,8 +150,8 @@ impl SendState {
     }
 }
 
-/// Sends the next command in lock step: RCPT for recipient `number`, or DATA or a chunk after the
-/// last recipient.
+/// Sends the next command of a client that waits for each reply: RCPT for recipient `number` or, after the last
+/// recipient, DATA. If the message is sent with BDAT, the caller writes the chunks instead.
 fn ask(envelope: Arc<Envelope>, number: usize, core: &mut ClientCore, out: &mut Vec<u8>) -> SendStep {
     if number < envelope.recipients() {
         core.send(envelope.recipient(number), DueReply::Recipient(number as u32), out);
@@ -165,8 +165,8 @@ fn ask(envelope: Arc<Envelope>, number: usize, core: &mut ClientCore, out: &mut 
     (SendState::LockStep(envelope), None)
 }
 
-/// Handles the reply to DATA. A peer may answer 354 although it refused MAIL or accepted no
-/// recipient. The client then sends an empty message (RFC 2920 §3.1). In LMTP, the client awaits no
+/// Handles the reply to DATA. After 354, the caller must write the message. A peer may answer 354 although it refused
+/// MAIL or accepted no recipient. The client then sends an empty message (RFC 2920 §3.1). In LMTP, the client awaits no
 /// reply to the empty message, because the message has no recipients.
 fn data_answered(is_go_ahead: bool, core: &mut ClientCore, out: &mut Vec<u8>) -> SendStep {
     if !is_go_ahead {
@@ -188,15 +188,15 @@ fn data_answered(is_go_ahead: bool, core: &mut ClientCore, out: &mut Vec<u8>) ->
 }
 
 impl ClientCore {
-    /// Counts the transactions whose results are certain after this reply. If every command has
-    /// been answered, all results are certain. Otherwise enhanced status codes help, because only
-    /// replies to MAIL and RCPT have subject 1 (addressing):
+    /// Returns the number of transactions whose results become certain with this reply. A result is uncertain as long
+    /// as the peer may have left out a reply, because the session may have mistaken the reply to a later command for
+    /// it. If every command has been answered, no reply is missing, so all results are certain. Otherwise enhanced
+    /// status codes help, because only replies to MAIL and RCPT have subject 1 (addressing):
     ///
-    /// - If only MAIL, RCPT and DATA follow a message, a positive reply with another subject must
-    ///   belong to the message, because MAIL and RCPT get subject 1, and DATA gets 354.
-    /// - If the reply to MAIL is due and a reply that fits MAIL arrives, no earlier reply is
-    ///   missing. A 421 shows the same, because servers send it to MAIL after a maximum number of
-    ///   messages.
+    /// - If only MAIL, RCPT and DATA are unanswered after a message, a positive reply with a subject other than 1
+    ///   belongs to the message. DATA would get 354.
+    /// - At a reply to MAIL, no reply is missing if all replies since results last became certain fit their commands by
+    ///   code or subject. A 421 fits MAIL, because servers send it after a maximum number of messages.
     fn settle(&mut self, to: DueReply, reply: &ReceivedReply<'_>, are_all_answered: bool) -> u32 {
         let is_done = reply.code() / 100 == 2;
         let is_address = matches!(to, DueReply::Mail | DueReply::Recipient(_));
@@ -221,9 +221,9 @@ impl ClientCore {
         std::mem::take(&mut self.unsettled)
     }
 
-    /// Returns true if the command cannot have this reply. In SMTP, a positive reply about an
-    /// address does not accept a message, because it may belong to a later MAIL or RCPT. In LMTP,
-    /// it accepts the message, because Cyrus sends such a reply for each recipient.
+    /// Returns true if the reply cannot belong to the command, such as 354 to MAIL. In SMTP, a positive reply with
+    /// subject 1 (addressing) is no reply to a message while further replies are due. It may be the reply to a later
+    /// MAIL or RCPT. LMTP permits subject 1, because Cyrus sends it when it accepts a message for a recipient.
     pub(super) fn is_misplaced(&self, to: DueReply, reply: &ReceivedReply<'_>) -> bool {
         match (reply.code(), to) {
             (354, DueReply::Data) => false,
@@ -235,8 +235,8 @@ impl ClientCore {
         }
     }
 
-    /// Returns true if the peer has accepted everything that this command depends on. If not, the
-    /// peer may reply 503 although it has not lost track of the commands.
+    /// Returns true if the peer has accepted the earlier commands that must precede this command, such as MAIL before
+    /// RCPT. A 503 to the command then shows that the peer has lost track of the commands.
     fn is_due_for(&self, command: DueReply) -> bool {
         match command {
             DueReply::Mail | DueReply::Reset => true,
@@ -253,8 +253,8 @@ impl ClientCore {
 
     pub(super) fn begin(&mut self, envelope: Arc<Envelope>, out: &mut Vec<u8>) -> SendState {
         if self.under_way > 0 && self.bursts() {
-            // Send RSET first, because the peer may require it if it refuses the message before
-            // this one (RFC 3030 §2), and that result is not known yet.
+            // Send RSET before MAIL, because the peer may still refuse the previous message. After a refusal, the peer
+            // may require RSET (RFC 3030 §2).
             self.send(b"RSET\r\n", DueReply::Reset, out);
         }
         self.under_way += 1;

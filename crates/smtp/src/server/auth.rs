@@ -38,14 +38,14 @@ impl AuthRequest {
         Ok(Self { mechanism, initial })
     }
 
-    /// Starts the exchange with this nonce. Mechanisms that need no nonce ignore it.
+    /// Starts the exchange of challenges and responses. Mechanisms that need no nonce ignore `nonce`.
     pub(super) fn begin(self, nonce: &Nonce, core: &mut ServerCore, out: &mut Vec<u8>) -> State {
         let exchange = ServerExchange::new(self.mechanism, nonce, &core.settings.name);
         advance(exchange.begin(self.initial.as_deref()), core, out)
     }
 
-    /// Refuses the login because the application answered [`Event::Nonce`] without a nonce. The
-    /// client gets the application's refusal, or 454 after a positive answer.
+    /// Refuses the login because the application answered [`Event::Nonce`] without a nonce. If the application refused,
+    /// the client gets this refusal. Otherwise the client gets 454, because the mechanism needs a nonce.
     pub(super) fn answered(self, answer: Option<&Reply>, core: &mut ServerCore, out: &mut Vec<u8>) -> State {
         match answer {
             Some(reply) if !reply.is_positive() => refused(reply, out),
@@ -115,8 +115,8 @@ impl LoginQuestion {
         }
     }
 
-    /// Accepts, continues or refuses the login after the application's answer. `None` means yes. If
-    /// the session asked for a secret, yes is no answer to its question, so the login is refused.
+    /// Accepts, continues or refuses the login after the application's answer. `None` means yes, with the usual reply.
+    /// If the session has asked for the user's secret, a yes refuses the login, because it does not supply the secret.
     pub(super) fn answered(self, answer: Option<&Reply>, core: &mut ServerCore, out: &mut Vec<u8>) -> State {
         match (self, answer) {
             (Self::Check(shown), Some(reply)) if !reply.is_positive() => check_refused(&shown, reply, out),
@@ -186,8 +186,7 @@ fn refused(reply: &Reply, out: &mut Vec<u8>) -> State {
     State::AuthEnd(AuthEnd::RefusedByApplication { has_failed: (500..600).contains(&reply.code()) })
 }
 
-/// Refuses the login with one of the session's own replies, or ends the session after too many
-/// errors.
+/// Refuses the login with one of the session's own replies, or ends the session after too many errors.
 fn failed(reason: ReplyReason, core: &mut ServerCore, out: &mut Vec<u8>) -> State {
     if !core.bears(reason) {
         return core.give_up_state(ReplyReason::TooManyCommands, out);
@@ -197,9 +196,9 @@ fn failed(reason: ReplyReason, core: &mut ServerCore, out: &mut Vec<u8>) -> Stat
 }
 
 impl AuthEnd {
-    /// Reports the result of AUTH to the application. Ends the session if the client has made too
-    /// many errors or failed logins. Only a refusal by the application is counted as an error here,
-    /// because a refusal by the session has already been counted.
+    /// Reports the result of AUTH to the application. Ends the session if the client has made too many errors or failed
+    /// logins. Only a refusal by the application is counted as an error here, because the session has already counted
+    /// its own refusals.
     pub(super) fn step<'a>(self, core: &mut ServerCore, out: &mut Vec<u8>) -> Transition<'a> {
         let is_borne = match self {
             Self::Granted => return (State::Command(CommandState::ExpectMail), Some(Event::Authenticated)),

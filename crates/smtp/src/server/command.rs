@@ -16,8 +16,8 @@ use crate::settings::Protocol;
 use crate::xclient::Xclient;
 use std::time::Duration;
 
-/// Number of refused recipients of a transaction after which each further one counts as an idle command, so that a
-/// client cannot keep a session busy forever. No honest sender names this many recipients in one transaction.
+/// Up to this many refused recipients of a message do not count towards `Limits::idle_commands`. Further refusals
+/// count, so that a client cannot keep a session busy forever. Legitimate messages have far fewer recipients.
 const MAX_DEFERRED_RECIPIENTS: u32 = 100_000;
 
 impl TransactionState {
@@ -27,10 +27,9 @@ impl TransactionState {
         Self { accepted: 0, refused: 0, addresses, content_kind }
     }
 
-    /// Counts a recipient that the session or the application has refused with this reply. A 4yz
-    /// refusal, for example of a recipient beyond a limit, is not an idle command if the message has
-    /// other recipients: the sender sends the message to the refused recipient later (RFC 5321
-    /// §4.5.3.1.10), and ending the session would lose the message for the accepted recipients.
+    /// Counts a recipient that the session or the application has refused with this reply. If other recipients were
+    /// accepted, a 4yz refusal does not count towards `Limits::idle_commands`, because ending the session would keep
+    /// the message from the accepted recipients. The sender retries the refused recipient later (RFC 5321 §4.5.3.1.10).
     pub(super) fn refuse_recipient(&mut self, reply: &Reply, core: &mut ServerCore) {
         self.refused = self.refused.saturating_add(1);
         let is_deferred = reply.code() / 100 == 4;
@@ -61,8 +60,8 @@ impl CommandState {
         }
     }
 
-    /// Refuses a command that is not allowed in the current state. Most other commands become
-    /// questions to the application.
+    /// Refuses a command that is not allowed in the current state. For most other commands, asks the application
+    /// whether to accept the command.
     fn command<'a>(
         self,
         command: &Command<'a>,
@@ -70,8 +69,8 @@ impl CommandState {
         core: &mut ServerCore,
         out: &mut Vec<u8>,
     ) -> Transition<'a> {
-        // For BDAT, `chunk` makes this check itself, because the bytes of a refused chunk must be read before the
-        // refusal is sent.
+        // Do not check BDAT here. The method `chunk` does so later, because the bytes of a refused chunk must be read
+        // before the refusal is sent.
         if !matches!(command, Command::Chunk(_))
             && let Err(reason) = core.admits(command, &self)
         {
@@ -94,8 +93,8 @@ impl CommandState {
         }
     }
 
-    /// Refuses a command or an invalid line, and keeps the state. Refused recipients are counted,
-    /// because the reply to a DATA or BDAT that follows depends on their number.
+    /// Refuses a command or an invalid line, and stays in the same state. Counts refused recipients, because the reply
+    /// to a later DATA or BDAT depends on their number.
     pub(super) fn refuse<'a>(
         mut self,
         reason: ReplyReason,
@@ -122,8 +121,8 @@ impl CommandState {
         core.refuse(State::Command(self), reason, out)
     }
 
-    /// Returns true if a DATA or BDAT that lacks recipients does not count as an error. A client that
-    /// pipelines sends it before it knows that every RCPT was refused (RFC 2920 §3.1, RFC 3030 §4.2).
+    /// Returns true if a recipient of the transaction was refused. A later DATA or BDAT is then no error of the client,
+    /// because a pipelining client sends it before it knows of the refusal (RFC 2920 §3.1, RFC 3030 §4.2).
     fn is_in_good_faith(&self) -> bool {
         matches!(self, Self::ExpectRecipient(TransactionState { refused: 1.., .. }))
     }
@@ -307,7 +306,8 @@ impl ServerCore {
         if (mail.returns.is_some() || mail.envelope_id.is_some()) && !offers.dsn {
             return Err(ReplyReason::UnknownParameter);
         }
-        // Permit the parameter AUTH even before TLS, because a server may hide the extension AUTH until TLS has begun.
+        // Refuse the parameter AUTH only if the server offers no login even over TLS. A server that offers AUTH only
+        // over TLS must accept the parameter even before TLS.
         if mail.auth.is_some() && self.settings.extensions_over_tls.auth.is_empty() {
             return Err(ReplyReason::UnknownParameter);
         }

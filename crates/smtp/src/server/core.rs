@@ -18,12 +18,12 @@ pub(super) struct ServerCore {
     pub(super) idle_commands: u32,
     pub(super) failed_logins: u32,
     pub(super) junk_commands: u32,
-    /// Set when MAIL is granted. Cleared by RSET and at the end of the message.
+    /// Set from an accepted MAIL until RSET or the end of the message. This RSET is no junk command.
     pub(super) has_open_mail: bool,
     pub(super) gave_up: Option<ReplyReason>,
     pub(super) last_received: Duration,
-    /// When the last message ended, or the session began. The time that the application takes to
-    /// answer is added, because it does not count against the client.
+    /// Start of the wait for the next message: the end of the last message, or the start of the session. Moves forward
+    /// by the time that the application takes to answer, because the client is not to blame for this delay.
     pub(super) last_message: Duration,
     pub(super) injected: u64,
     pub(super) has_quit: bool,
@@ -55,8 +55,8 @@ impl ServerCore {
         }
     }
 
-    /// Returns when the session times out: when the client has been silent for too long, when its
-    /// message is too slow, or when it has sent no message for too long.
+    /// Returns the time at which the session times out. The session times out if the client is silent for too long,
+    /// sends its message too slowly, or sends no message for too long.
     pub(super) fn deadline(&self, message_pace: Option<&MessagePace>) -> Duration {
         let limits = &self.settings.limits;
         let idle = self.last_received + limits.idle_timeout;
@@ -100,9 +100,9 @@ impl ServerCore {
         is_too_idle || command.as_ref().is_ok_and(|command| self.is_too_much_junk(command))
     }
 
-    /// Counts a command that does not help to send mail, such as NOOP or VRFY. Returns true if
-    /// there were too many. RSET in an open transaction does not count, because clients need it
-    /// after a failed message.
+    /// Counts a command that does not help to send mail, such as NOOP or VRFY. Returns true if the client has sent too
+    /// many of them since its last message. RSET in an open transaction does not count, because clients need it after a
+    /// failed message.
     fn is_too_much_junk(&mut self, command: &Command<'_>) -> bool {
         let is_junk = match command {
             Command::Noop | Command::Verify(_) | Command::Help | Command::Hello(..) => true,
@@ -117,7 +117,7 @@ impl ServerCore {
         out.extend_from_slice(reason.reply().wire());
     }
 
-    /// Answers a command that the session decides by itself, without asking the application.
+    /// Sends the session's own reply to a command, without asking the application.
     pub(super) fn answered<'a>(&self, next: State, reason: ReplyReason, out: &mut Vec<u8>) -> Transition<'a> {
         self.say(reason, out);
         (next, Some(Event::Answered))
@@ -125,7 +125,8 @@ impl ServerCore {
 
     pub(super) fn refuse<'a>(&mut self, stays: State, reason: ReplyReason, out: &mut Vec<u8>) -> Transition<'a> {
         let reason = match reason {
-            // Without CHUNKING, no chunk is expected after a BDAT, so the session can continue.
+            // An invalid BDAT ends the session, because its chunk has an unknown length and cannot be skipped. If the
+            // server does not offer CHUNKING, no chunk follows, so the session can continue.
             ReplyReason::BadChunk if !self.offers().chunking => ReplyReason::NotImplemented,
             ReplyReason::BadChunk | ReplyReason::OtherProtocol => return self.give_up(reason, out),
             reason => reason,
@@ -136,11 +137,11 @@ impl ServerCore {
         self.answered(stays, reason, out)
     }
 
-    /// Counts an error. Returns true if the limits still permit it. RCPT, DATA or BDAT after a
-    /// refused MAIL or BDAT is not an error, because a pipelining client sends it in good faith
-    /// (RFC 2920 §3.1, RFC 3030 §4.2). A recipient beyond the limit is not an error either: the
-    /// sender sends the message to it later (RFC 5321 §4.5.3.1.10), and closing the connection
-    /// would lose the message for the accepted recipients.
+    /// Counts the refusal of a command as an error of the client. Returns false if the session must end because of too
+    /// many errors. RCPT, DATA or BDAT after a refused MAIL or BDAT does not count, because a pipelining client sends
+    /// it before it knows of the refusal (RFC 2920 §3.1, RFC 3030 §4.2). A recipient beyond the limit does not count
+    /// either, because the sender retries this recipient later (RFC 5321 §4.5.3.1.10), and ending the session would
+    /// keep the message from the accepted recipients.
     pub(super) fn bears(&mut self, reason: ReplyReason) -> bool {
         let is_error = !matches!(reason, ReplyReason::TooManyRecipients | ReplyReason::MailFirst);
         self.errors += u32::from(is_error);
@@ -154,15 +155,15 @@ impl ServerCore {
         (self.give_up_state(reason, out), Some(Event::Answered))
     }
 
-    /// Ends the session like `give_up`, but leaves it to the caller which event to report.
+    /// Ends the session like `give_up`, but reports no event, so that the caller can report its own.
     pub(super) fn give_up_state(&mut self, reason: ReplyReason, out: &mut Vec<u8>) -> State {
         self.gave_up = Some(reason);
         self.say(reason, out);
         State::Closed
     }
 
-    /// Returns the number of replies to the end of a message. LMTP sends a reply for each recipient
-    /// (RFC 2033 §4.2).
+    /// Returns how many replies a message gets at its end: one in SMTP, and one for each recipient in LMTP (RFC 2033
+    /// §4.2).
     pub(super) fn replies_to_message(&self, recipients: u32) -> u32 {
         match self.settings.protocol {
             Protocol::Smtp => 1,
@@ -170,8 +171,8 @@ impl ServerCore {
         }
     }
 
-    /// Returns the number of replies to a chunk whose message is refused. Only the last chunk of a
-    /// message gets the replies to the message.
+    /// Returns how many replies a chunk of a refused message gets: one or, if it is the last chunk in LMTP, one for
+    /// each recipient.
     pub(super) fn replies_to_chunk(&self, chunk: Chunk, recipients: u32) -> u32 {
         if chunk.last { self.replies_to_message(recipients) } else { 1 }
     }

@@ -23,8 +23,8 @@ impl DataMessage {
         State::Message(core.spare_data.fill(message))
     }
 
-    /// Reads a piece of the message. Bytes beyond the size limit are read and dropped, because the
-    /// sender reads a reply only at the end. At `Limits::oversize_factor` times the limit the
+    /// Takes the next block of the message, or its end, from the front of `input`. Bytes beyond the size limit are read
+    /// and dropped, because the sender reads a reply only at the end. At `Limits::oversize_factor` times the limit the
     /// session ends, because the message may never end.
     pub(super) fn step<'a>(
         mut self: Box<Self>,
@@ -96,8 +96,8 @@ impl ChunkedMessage {
                 next
             }
             ChunkPiece::End(Chunk { last: false, bytes }) => {
-                // A chunk that is not empty is progress, so its BDAT does not count as an idle
-                // command.
+                // A chunk that is not empty is progress, so its BDAT does not count towards
+                // `Limits::idle_commands`.
                 core.idle_commands -= u32::from(bytes > 0);
                 let next = State::Command(CommandState::ExpectChunk(self));
                 core.answered(next, ReplyReason::ChunkAccepted, out)
@@ -111,8 +111,8 @@ impl SkippedChunk {
         State::Skip(Box::new(Self { left: chunk.bytes, pace, refusal }))
     }
 
-    /// Drops the bytes of the chunk that have arrived. The refusal is sent after the last byte,
-    /// because the client reads no reply before.
+    /// Removes the bytes of the refused chunk from `input`, as far as they have arrived. The refusal is sent after the
+    /// last byte, because the client reads no reply before it has sent the whole chunk.
     pub(super) fn step<'a>(
         mut self: Box<Self>,
         input: &mut &[u8],
@@ -186,8 +186,8 @@ impl ServerCore {
         State::Command(CommandState::ExpectMail)
     }
 
-    /// Records that a message was received, whether it was accepted or refused. Restarts the counts
-    /// of commands without a message.
+    /// Records that a message was received, whether it was accepted or refused. Resets the counts that limit how many
+    /// commands a client may send without a message.
     fn has_brought_mail(&mut self) {
         self.idle_commands = 0;
         self.junk_commands = 0;
@@ -196,8 +196,8 @@ impl ServerCore {
     }
 }
 
-/// Handles a command of a client that was refused at the greeting. Everything but QUIT gets 503
-/// (RFC 5321 §3.1), within the session's limits.
+/// Handles a command of a client that was refused at the greeting. Everything but QUIT gets 503 (RFC 5321 §3.1), until
+/// the client exceeds a limit on commands or errors.
 pub(super) fn step_turned_away<'a>(
     command: &Result<Command<'a>, ReplyReason>,
     now: Duration,

@@ -14,17 +14,17 @@ pub enum Event<'a> {
     Mail(Mail<'a>),
     /// Asks whether to accept the recipient of RCPT.
     Recipient(Recipient<'a>),
-    /// Asks whether a message may begin, after DATA or the first BDAT. The usual answer to DATA is
-    /// 354. A positive answer to BDAT is not sent to the client. Any other answer to BDAT is sent
-    /// after the chunk's bytes have been read.
+    /// Asks whether a message may begin, after DATA or the first BDAT. If the application says yes,
+    /// the client gets 354 to DATA, but no reply to BDAT yet. If it says no to BDAT, the client
+    /// gets the refusal after the chunk's bytes have been read.
     Data,
     /// A block of the message, without dot-stuffing. Blocks come in order, and may end in the
     /// middle of a line.
     Block(&'a [u8]),
-    /// The message is complete. Asks whether the application takes responsibility for it (RFC 5321
-    /// §6.1). In LMTP, [`Server::answer`](super::Server::answer) repeats the reply for each
-    /// recipient. After [`Server::grant`](super::Server::grant), an [`Event::Delivery`] asks for
-    /// the result of each recipient.
+    /// The message is complete. Asks whether the application takes responsibility for it (RFC 5321 §6.1). In LMTP,
+    /// [`Server::answer`](super::Server::answer) sends the same reply for each recipient. If the application calls
+    /// [`Server::grant`](super::Server::grant) instead, the session asks for each recipient's result with an
+    /// [`Event::Delivery`].
     Message {
         /// Size of the message in bytes, without dot-stuffing.
         bytes: u64,
@@ -39,11 +39,11 @@ pub enum Event<'a> {
     /// Asks whether to accept RSET. If RSET is granted, an open transaction is over. A granted
     /// [`Event::Hello`] ends the transaction as well.
     Reset,
-    /// Asks whether to accept NOOP, which has no effect.
+    /// Asks whether to accept NOOP. Unless the answer is 421, the state of the session does not change.
     Noop,
     /// Asks whether to accept QUIT. If QUIT is granted, the session ends.
     Quit,
-    /// Asks for the reply to VRFY. The bytes are the argument of VRFY. The usual reply is 252.
+    /// Asks the application for the reply to VRFY. The bytes are the argument of VRFY. The usual reply is 252.
     Verify(&'a [u8]),
     /// Asks whether to accept STARTTLS. If STARTTLS is granted, the session [wants
     /// TLS](super::Server::wants_tls).
@@ -51,12 +51,13 @@ pub enum Event<'a> {
     /// Asks for a nonce, which the mechanism of AUTH needs. The answer is
     /// [`Server::answer_nonce`](super::Server::answer_nonce). Any other answer refuses the login.
     Nonce,
-    /// Asks about a client that logs in. [`Auth::proof`] tells whether the application must check
-    /// the client's name and secret, or must look up the secret of this name.
+    /// Asks for a decision on a login with AUTH, or for the user's secret. [`Auth::proof`] tells whether the
+    /// application must check the client's name and secret, or must look up the secret of this name.
     Auth(Auth<'a>),
-    /// Asks whether the session may check the client's proof. This event follows [`Event::Auth`]
-    /// only if the secret was looked up before the proof arrived. A refusal ends the exchange and
-    /// does not reveal whether the proof was right.
+    /// Asks whether the session may check the client's proof against the user's secret. Only
+    /// [`Server::grant`](super::Server::grant) permits the check. This event follows [`Event::Auth`] if the mechanism,
+    /// such as SCRAM, needs the secret before the client sends its proof. A refusal ends the exchange and does not
+    /// reveal whether the proof was right.
     Proof(Auth<'a>),
     /// AUTH succeeded, because the client has proved its identity. The session has sent the reply.
     Authenticated,

@@ -1,13 +1,12 @@
 //! The server's side of a session. It reads commands, reports them as events, and takes the
 //! application's answers.
 //!
-//! `State` documents the state machine. Each transition consumes the old state and returns the
-//! next, so that an ended session cannot continue. Data that survives a change of state is in
-//! `ServerCore`.
+//! The documentation of `State` shows the state machine as a diagram. Each transition consumes the old state and
+//! returns the next, so that an ended session cannot continue. Data that survives a change of state is in `ServerCore`.
 //!
-//! An event that [asks](Event::asks) waits for [`Server::grant`] or [`Server::answer`]. Until then no
-//! further event comes, so that replies are sent in the order of their commands (RFC 2920 §3.2). The
-//! session answers all other commands by itself.
+//! After an event that [asks](Event::asks), the session waits for [`Server::grant`] or [`Server::answer`]. Until then
+//! it returns no further event, so that replies are sent in the order of their commands (RFC 2920 §3.2). The session
+//! answers all other commands by itself.
 mod auth;
 mod command;
 mod core;
@@ -39,8 +38,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Creates a session, whose first question is the greeting. The first call must therefore be
-    /// [`Server::grant`] or [`Server::answer`].
+    /// Creates a session, which first asks the application whether to greet the client. The first call must therefore
+    /// be [`Server::grant`] or [`Server::answer`].
     pub fn new(settings: Arc<ServerSettings>, now: Duration) -> Self {
         let state = State::Answer(OpenQuestion::Greeting);
         Self { lines: LineReader::default(), state, core: ServerCore::new(settings, now) }
@@ -64,23 +63,21 @@ impl Server {
         self.state.put(state);
         if event.is_none() {
             // An event about a login borrows the client's name and secret from the state, so it can be made only after
-            // the state is back.
+            // the new state is stored.
             return self.state.login_event();
         }
         event
     }
 
-    /// Takes the state out for a step, and leaves `Closed` in its place.
     fn take_state(&mut self) -> State {
         std::mem::replace(&mut self.state, State::Closed)
     }
 
-    /// Answers the open question with this reply. The application must answer every question: it
-    /// refuses commands that it does not implement, for example with
-    /// [`ReplyReason::NotImplemented`].
+    /// Answers the question of the last event with this reply. The application must answer every question: it refuses
+    /// commands that it does not implement, for example with [`ReplyReason::NotImplemented`].
     ///
-    /// A 421 ends the session. After any other refusal to greet, the session waits for QUIT and
-    /// answers 503 to everything else (RFC 5321 §3.1), within its limits.
+    /// A 421 ends the session. After any other refusal to greet, the session waits for QUIT and answers 503 to
+    /// everything else (RFC 5321 §3.1), until the client exceeds a limit.
     pub fn answer(&mut self, reply: &Reply, now: Duration, out: &mut Vec<u8>) {
         if self.awaits_answer() && reply.code() == 421 {
             self.hang_up(Some(reply), out);
@@ -89,22 +86,22 @@ impl Server {
         }
     }
 
-    /// Answers the question of the last event with yes. The client gets the usual reply, such as
-    /// 250 after MAIL. This also accepts a login with a shown secret ([`Event::Auth`]) and
-    /// [`Event::Xclient`]. If a [secret](Server::awaits_secret) or a [nonce](Event::Nonce) is
-    /// awaited, a yes does not answer the question, so the login is refused.
+    /// Answers the question of the last event with yes. The client gets the usual reply, such as 250 after MAIL, or a
+    /// new greeting after XCLIENT ([`Event::Xclient`]). After an [`Event::Auth`] with a password or token, the yes
+    /// accepts the login. If the session waits for a [secret](Server::awaits_secret) or a [nonce](Event::Nonce), the
+    /// yes refuses the login, because the session still lacks the secret or nonce.
     pub fn grant(&mut self, now: Duration, out: &mut Vec<u8>) {
         self.decide(None, now, out);
     }
 
-    /// Handles any reply of the application except 421. `None` means yes, with the usual reply.
+    /// Handles the application's answer, unless it is 421. `None` is a yes with the usual reply, such as 250 to MAIL.
     fn decide(&mut self, reply: Option<&Reply>, now: Duration, out: &mut Vec<u8>) {
         let next = match self.take_state() {
             State::Answer(question) => {
                 self.core.application_answered(now);
                 question.answered(reply, now, &mut self.core, out)
             }
-            // Ignore an answer that nobody waits for, for example because the session has been closed meanwhile.
+            // Ignore the answer if no question is open, for example because the session has been closed meanwhile.
             unasked => unasked,
         };
         self.state.put(next);
@@ -202,13 +199,13 @@ impl Server {
         }
     }
 
-    /// Ends the session with the fixed reply for this reason, for example
-    /// [`ReplyReason::ShuttingDown`]. An open question stays unanswered.
+    /// Ends the session with the fixed reply for this reason, for example [`ReplyReason::ShuttingDown`], even while the
+    /// session waits for the application's answer.
     pub fn close(&mut self, verdict: ReplyReason, out: &mut Vec<u8>) {
         self.hang_up(Some(verdict.reply()), out);
     }
 
-    /// Ends the session with this reply, or without a reply. An open question stays unanswered.
+    /// Ends the session with this reply, or without a reply, even while it waits for the application's answer.
     pub fn hang_up(&mut self, final_reply: Option<&Reply>, out: &mut Vec<u8>) {
         if !self.is_closed() {
             out.extend_from_slice(final_reply.map_or(&[], Reply::wire));
@@ -234,8 +231,8 @@ impl Server {
         self.core.has_quit
     }
 
-    /// Returns true if a message has begun whose end has not been read, so that a caller may read
-    /// large blocks. Other input consists of commands.
+    /// Returns true from the beginning of a message until its end has been read. The caller may then read larger blocks
+    /// from the connection than it reads for commands.
     pub fn is_in_message(&self) -> bool {
         self.state.message_pace().is_some()
     }
@@ -272,7 +269,8 @@ mod tests {
         server
     }
 
-    /// Sends `block` to the session `blocks` times, and returns the largest number of heap bytes of its line reader.
+    /// Sends `block` to the session `blocks` times, and returns the maximum heap memory of the session's line reader,
+    /// in bytes.
     fn heap_bytes(server: &mut Server, block: &[u8], blocks: usize) -> usize {
         let mut max_bytes = 0;
         let mut out = Vec::new();

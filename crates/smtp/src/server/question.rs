@@ -118,8 +118,8 @@ fn recipient_answered(
 ) -> State {
     let reply = send(answer, say!("250 2.1.5 Ok"), out);
     if reply.is_positive() {
-        // An accepted recipient is progress, so its RCPT does not count as an idle command. Another
-        // limit bounds the recipients of a message.
+        // An accepted recipient is progress, so its RCPT does not count towards `Limits::idle_commands`.
+        // `Limits::recipients` already limits the number of accepted recipients.
         core.idle_commands -= 1;
         transaction.accepted += 1;
     } else {
@@ -144,8 +144,8 @@ fn data_answered(
     }
 }
 
-/// Begins the message, or skips its first chunk if the application refused it. A positive answer is
-/// not sent to the client, because the reply to BDAT comes at the end of the chunk.
+/// Handles the application's answer to the first BDAT. Begins to read the message or, after a refusal, skips the chunk.
+/// Sends no reply yet, because the client gets the reply to BDAT only after the bytes of the chunk.
 fn first_chunk_answered(
     transaction: TransactionState,
     chunk: Chunk,
@@ -154,8 +154,8 @@ fn first_chunk_answered(
     core: &mut ServerCore,
 ) -> State {
     match answer {
-        // End the transaction, so that the next chunks in the pipeline are not accepted as the
-        // message (RFC 3030 §2).
+        // End the transaction, so that later chunks that the client has already pipelined are refused as well (RFC 3030
+        // §2).
         Some(reply) if !reply.is_positive() => {
             let times = core.replies_to_chunk(chunk, transaction.accepted);
             let pace = MessagePace::begin(now, &core.settings.limits);
@@ -165,8 +165,8 @@ fn first_chunk_answered(
     }
 }
 
-/// Sends the reply to the message. In LMTP, an answer of the application applies to all recipients.
-/// If there is none, the application is asked about each recipient.
+/// Sends the reply to the message. In LMTP, repeats the application's reply for each recipient. If the application
+/// granted an LMTP message without a reply, asks it about each recipient separately.
 fn message_answered(recipients: u32, answer: Option<&Reply>, core: &mut ServerCore, out: &mut Vec<u8>) -> State {
     match (core.settings.protocol, answer) {
         (Protocol::Smtp, answer) => {

@@ -1,4 +1,4 @@
-//! States of a server session. The sibling modules contain the transitions between the states.
+//! States of a server session, with a diagram. The sibling modules contain the transitions between the states.
 use super::event::Event;
 use crate::chunk::{ChunkReader, ContentKind};
 use crate::command::{Chunk, Hello};
@@ -10,13 +10,12 @@ use crate::sasl::Mechanism;
 use crate::sasl::server::{AwaitedProof, AwaitedResponse, SecretLookup, ShownSecret};
 use std::time::Duration;
 
-/// The next state, and the event to report. There is no event if the session needs more bytes. For
-/// a question about a login, `login_event` makes the event from the new state.
+/// Result of a step: the session's next state, and the event for the application. The event is `None` if the session
+/// needs more bytes, or if it asks about a login. `Server::next_event` then calls `login_event`.
 pub(super) type Transition<'a> = (State, Option<Event<'a>>);
 
-/// States of the session, named by what the session waits for. Each state holds only the data that
-/// it needs, so no other state can use the data. Large data is boxed, because each step moves the
-/// state.
+/// States of the session, named by what the session waits for. Each state owns the data that is valid only in it, so
+/// code for another state cannot use this data by mistake. Large data is boxed, because each step moves the state.
 ///
 /// ```text
 /// Answer(Greeting) ── refused ──▶ ExpectQuit: 503 to all else (RFC 5321 §3.1)
@@ -57,7 +56,7 @@ pub(super) enum State {
     /// Asks the application for the result of the next LMTP recipient, without waiting for the client.
     Delivery(DeliveryState),
     AuthResponse(AuthResponse),
-    /// Asks the application about the login, without waiting for the client.
+    /// Asks the application about the login in the next step, which needs no further input from the client.
     AuthQuestion(LoginQuestion),
     /// Reports the result of AUTH to the application, without waiting for the client.
     AuthEnd(AuthEnd),
@@ -81,7 +80,7 @@ pub(super) enum CommandState {
 pub(super) struct TransactionState {
     /// Number of accepted recipients. DATA needs at least one.
     pub(super) accepted: u32,
-    /// Number of refused recipients. It selects the reply to DATA if no recipient was accepted.
+    /// Number of refused recipients, which decides between 503 and 554 if no recipient was accepted.
     pub(super) refused: u32,
     pub(super) addresses: Addresses,
     pub(super) content_kind: ContentKind,
@@ -111,9 +110,8 @@ pub(super) struct ChunkedMessage {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MessagePace {
     since: Duration,
-    /// Time at which the message counts as too slow. Each byte moves this time forward by
-    /// 1/`min_data_rate` seconds, but never beyond the idle timeout from now, so a fast start does
-    /// not make up for a slow end.
+    /// Time at which the message counts as too slow. Each byte moves this time forward by 1/`min_data_rate` seconds,
+    /// but at most to `idle_timeout` after the byte's arrival, so a fast start does not make up for a slow end.
     slow_at: Duration,
 }
 
@@ -144,16 +142,16 @@ pub(super) struct SkippedChunk {
     pub(super) refusal: ChunkRefusal,
 }
 
-/// Reason for refusing a chunk. It selects the reply that follows the chunk's bytes.
+/// Tells who refused a chunk, and why. It selects the reply that follows the chunk's bytes.
 #[derive(Debug)]
 pub(super) enum ChunkRefusal {
-    /// The session refused the BDAT command for this reason. It returns to this state after the chunk.
+    /// The session refused BDAT for this reason, and returns to this state after it has skipped the chunk's bytes.
     Command(CommandState, ReplyReason),
     /// The application refused the client at the greeting, so its chunks are refused as well.
     TurnedAway,
-    /// The session refused the message for this reason. LMTP needs this number of replies, SMTP one.
+    /// The session refused the message for this reason, and sends this number of replies (one per LMTP recipient).
     Message(ReplyReason, u32),
-    /// The application refused the chunk with this reply, which is sent this number of times.
+    /// The application refused the chunk with this reply, to be sent this number of times (once per LMTP recipient).
     Said(Reply, u32),
 }
 
@@ -196,11 +194,10 @@ pub(super) struct AuthRequest {
 #[derive(Debug)]
 pub(super) enum AuthResponse {
     Exchange(Box<AwaitedResponse>),
-    /// The client's proof. The session checks the proof only after the application has permitted
-    /// the check.
+    /// The client's proof, which the session checks only after the application has permitted the check.
     Proof(Box<AwaitedProof>),
-    /// In XOAUTH2, the empty response with which a client acknowledges that its login is refused.
-    /// The session then sends this refusal.
+    /// In XOAUTH2, the empty response with which a client acknowledges that its login is refused. The session then
+    /// sends the application's refusal.
     Acknowledgement(Box<Reply>),
 }
 

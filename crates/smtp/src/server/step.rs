@@ -11,20 +11,20 @@ use crate::sasl::MAX_EXCHANGE_LINE_BYTES;
 use std::time::Duration;
 
 impl State {
-    /// Stores the next state without dropping the old one, which saves a check for each event. The
-    /// old state is always the `Closed` that `take_state` left, so nothing leaks.
+    /// Stores the next state without running the destructor of the old state. The destructor would check at each event
+    /// which state it drops. The old state is always the `Closed` that `take_state` left, so nothing leaks.
     pub(super) fn put(&mut self, next: Self) {
         std::mem::forget(std::mem::replace(self, next));
     }
 
-    /// Returns true if the session can do nothing without an answer from the application or more input.
+    /// Returns true if the session is closed, or cannot continue without an answer of the application or more input.
     pub(super) fn is_waiting(&self, input: &[u8]) -> bool {
         match self {
             Self::Answer(_) | Self::Closed => true,
             Self::Command(_) | Self::ExpectQuit | Self::Message(_) | Self::AuthResponse(_) | Self::ExpectTls => {
                 input.is_empty()
             }
-            // These states can step without input, for example at the end of an empty chunk.
+            // In these states, the session can have an event even without input, such as the end of an empty chunk.
             Self::Chunk(_) | Self::Skip(_) | Self::Delivery(_) | Self::AuthQuestion(_) | Self::AuthEnd(_) => false,
         }
     }
@@ -91,8 +91,8 @@ fn is_other_protocol(lines: &LineReader, input: &[u8]) -> bool {
     lines.is_at_start() && input.first().is_some_and(|&first| foreign::begins_otherwise(first))
 }
 
-/// Reads the next command line. The inner error is the reason to refuse the line. `None` means that
-/// more bytes are needed.
+/// Reads the next command line. Returns `None` if the line is incomplete, and an error with the reason if the server
+/// must refuse the line.
 fn read_command<'s, 'i: 's>(
     lines: &'s mut LineReader,
     input: &mut &'i [u8],
@@ -119,8 +119,8 @@ fn parse<'l>(line: &'l [u8], core: &ServerCore) -> Result<Command<'l>, ReplyReas
     command
 }
 
-/// Returns the reason to refuse an invalid line. A line of another protocol ends the session,
-/// whatever else is wrong with it.
+/// Returns the reason to refuse an invalid line. If the line belongs to another protocol, such as HTTP, replaces
+/// `reason`, because such a line must end the session.
 fn fault(line: &[u8], reason: ReplyReason) -> ReplyReason {
     if foreign::is_foreign(line) { ReplyReason::OtherProtocol } else { reason }
 }

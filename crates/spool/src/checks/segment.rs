@@ -1,5 +1,5 @@
-//! Opens any bytes as a segment file of a spool. The spool must open or refuse them without a
-//! panic, and must always give the same result.
+//! Fuzz check that opens arbitrary bytes as a segment file of a spool. The spool must open or refuse the file without a
+//! panic, and must give the same result each time.
 use crate::disk::Disk;
 use crate::faulty::FaultyDisk;
 use crate::format::{
@@ -14,8 +14,8 @@ use std::sync::Arc;
 const BODY_CRC_OFFSET: usize = 36;
 
 pub fn check(data: &[u8]) {
-    // Try the bytes as they are, and also with correct checksums, because wrong checksums hide the
-    // code behind the checks.
+    // Try the bytes as they are, and also with correct checksums, because wrong checksums keep most bytes from being
+    // parsed.
     for octets in [data.to_vec(), with_checksums(data)] {
         let first = try_octets(&octets);
         let again = try_octets(&octets);
@@ -33,8 +33,8 @@ fn try_octets(octets: &[u8]) -> Result<u64, Error> {
     Backlog::new(Arc::clone(&index), &recovered.damaged_bodies).try_fold(0, |messages, left| left.map(|_| messages + 1))
 }
 
-/// Corrects all checksums that can be found in the bytes, so that the fuzzer reaches
-/// the code behind the checks.
+/// Corrects all checksums that can be found in the bytes, so that the fuzzer also tests the code that runs after the
+/// checks.
 fn with_checksums(octets: &[u8]) -> Vec<u8> {
     let mut octets = octets.to_vec();
     let Some(header) = octets.first_chunk_mut::<HEADER_BYTES>() else { return octets };
@@ -85,8 +85,8 @@ mod tests {
     fn what_is_whole_has_its_checksums_already() {
         let octets = octets();
         assert_eq!(try_octets(&octets).unwrap(), 3);
-        // Compare only the lengths, because `with_checksums` uses the seed of the first block,
-        // which still has the header of the free segment.
+        // Compare only the length. `with_checksums` uses the checksum seed of the header in the first block, but
+        // `octets` were written with the seed of the newer header in the second block.
         assert_eq!(with_checksums(&octets).len(), octets.len());
     }
 
@@ -99,9 +99,8 @@ mod tests {
             whole: bool,
         ) {
             let mut octets = octets();
-            // Copy the second header to the first block, from which `with_checksums` takes the seed
-            // of the batches. Give it the revision 2, because an odd revision belongs to the second
-            // block.
+            // Copy the current header to the first block, because `with_checksums` takes the seed for the batches from
+            // there. Set the copy's revision to 2, because a header in the first block must have an even revision.
             octets.copy_within(4096..4192, 0);
             octets[16] = 2;
             changes.into_iter().for_each(|(at, octet)| octets[at] = octet);

@@ -1,3 +1,3 @@
-//! Checks of the parser of rules with arbitrary input. Property tests and fuzz targets call these
-//! functions, which panic if the parser misbehaves.
+//! Functions that feed arbitrary input to the parser of rules, and panic if it misbehaves. Property
+//! tests and fuzz targets call them.
 pub mod rules;

@@ -1,5 +1,5 @@
-//! Parses a text as a rule and as a rules file. The parser must either report a mistake, or return
-//! rules that stay the same when they are written and read again.
+//! Checks the parser of single rules and the parser of rules files with arbitrary text. Each parser must either report
+//! a mistake, or return rules that stay the same when they are written and read again.
 use super::super::rulebook::Rulebook;
 use super::super::rules::Rule;
 

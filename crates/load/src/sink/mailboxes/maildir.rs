@@ -18,14 +18,14 @@ const DEFAULT_POLL: Duration = Duration::from_millis(10);
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 /// Pause after a message could not be read or deleted. Meanwhile, other messages are counted as usual.
 const MESSAGE_RETRY_INTERVAL: Duration = Duration::from_secs(1);
-/// A directory whose last change is more recent than this is listed again at the next check. Modification times are
-/// only as exact as a tick of the kernel, so a second delivery may leave the time unchanged.
+/// If a directory has changed more recently than this, the next check lists it again. Modification times are only as
+/// exact as a tick of the kernel, so a second delivery within the tick would not change the time.
 const TIME_GRAIN: Duration = Duration::from_millis(100);
 /// Maximum number of bytes that are read of a message. Of a longer message, only its beginning is read.
 const MAX_BYTES: u64 = 64 << 20;
 /// Maximum number of bytes of a message that are read if only its header is needed.
 const HEADER_BYTES: u64 = 64 << 10;
-/// Maximum number of messages of a directory. Their names are kept in memory, to recognise new messages.
+/// Maximum number of messages in `new` or `cur`. All names are kept in memory, to recognise new messages.
 const MAX_MESSAGES: usize = 1 << 20;
 
 /// Watches the directory until the task is dropped. Returns early if the directory cannot be read the first time.
@@ -58,8 +58,8 @@ pub(super) async fn watch(watcher: Watcher, url: MailboxUrl) {
     }
 }
 
-/// Counts a message, and deletes it if the user wants that. Returns false if this should be tried again, because the
-/// message is there but cannot be read or deleted.
+/// Counts a message, and deletes it if the user wants that. Returns false if the caller should try again later, because
+/// the message exists but cannot be read or deleted.
 fn handle(watcher: &Watcher, message: &mut Message) -> bool {
     let path = &message.path;
     if !message.is_counted {
@@ -83,7 +83,7 @@ fn handle(watcher: &Watcher, message: &mut Message) -> bool {
             watcher.complain(Phase::Reply, &format!("a message cannot be deleted: {}", reason(&error)));
             false
         }
-        // A message that is gone was deleted by somebody else.
+        // If the file does not exist, somebody else has deleted the message, so there is nothing left to do.
         _ => {
             watcher.deleted(1);
             true
@@ -101,8 +101,8 @@ fn read(path: &Path, is_whole: bool) -> io::Result<(u64, Vec<u8>)> {
     Ok((size, with_crlf(&content)))
 }
 
-/// Calls `operation` with the path of a message. Looks in `cur` as well, because a mail program may have moved the
-/// message there in the meantime.
+/// Calls `operation`, for example to open or delete a message, with `path`. If there is no such file, tries again in
+/// `cur`, because a mail program may have moved the message there.
 fn with_file<T>(path: &Path, operation: impl Fn(&Path) -> io::Result<T>) -> io::Result<T> {
     match operation(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => operation(&moved(path)?),
@@ -142,7 +142,6 @@ fn base_name(name: &OsStr) -> OsString {
     OsString::from_vec(bytes[..end].to_vec())
 }
 
-/// A message that has been found.
 #[derive(Debug)]
 struct Message {
     path: PathBuf,
@@ -154,12 +153,12 @@ struct Message {
 
 struct Directory {
     path: PathBuf,
-    /// Modification time at the last listing, or `None` if the directory must be listed again even if it is unchanged.
+    /// Modification time at the last listing. `None` if it was too recent to show later changes reliably.
     listed_at: Option<SystemTime>,
     listings: u64,
 }
 
-/// Index of the directory in which a message was last seen, and the number of that listing.
+/// Where a message was last seen: the directory (0 for `new`, 1 for `cur`), and the number of its listing.
 #[derive(Clone, Copy)]
 struct Sighting {
     directory: usize,
@@ -206,7 +205,8 @@ impl Maildir {
             }
             listings.push(Some(((!is_recent).then_some(changed), names)));
         }
-        // Nothing is noted before everything was read, so that the next call finds what this one found before an error.
+        // Mark messages as known only after both directories were listed. If listing `cur` fails, the next call must
+        // still return the messages that were found in `new`.
         let has_changed = listings.iter().any(Option::is_some);
         let mut messages = Vec::new();
         for (place, (directory, listing)) in self.directories.iter_mut().zip(listings).enumerate() {
@@ -229,8 +229,8 @@ impl Maildir {
         Ok(messages)
     }
 
-    /// Forgets the messages that are gone, so that the names do not grow. A message counts as gone only if two listings
-    /// in a row lack it, because a listing can miss a file that is renamed at the same time.
+    /// Forgets the names of messages that are gone, to limit memory. A message counts as gone only if two listings in a
+    /// row lack it, because a listing can miss a file that is renamed at the same time.
     fn forget(&mut self) {
         let oldest = self.directories.each_ref().map(|directory| directory.listings.saturating_sub(1));
         self.known.retain(|_, seen| oldest.get(seen.directory).is_some_and(|oldest| seen.listing >= *oldest));
@@ -307,7 +307,7 @@ mod tests {
             assert_eq!(names(&mut maildir, root, Duration::ZERO), [""; 0]);
             fs::remove_file(&read).unwrap();
         }
-        // Two listings of each directory are remembered.
+        // `known` keeps the last two listings of both directories, each of which has at most one name here.
         assert!(maildir.known.len() <= 4, "{} names", maildir.known.len());
     }
 

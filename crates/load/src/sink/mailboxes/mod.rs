@@ -56,7 +56,7 @@ impl Watchers {
     ///
     /// # Errors
     ///
-    /// Fails if a mailbox cannot be opened. The thread has then ended.
+    /// Fails if a mailbox cannot be opened. The watching thread has then ended, so that it holds no descriptors.
     pub(super) fn start(
         options: MailboxOptions,
         context: &Arc<SinkContext>,
@@ -105,8 +105,8 @@ impl Watchers {
             state.send_last_tally();
         };
         let thread = worker::spawn("mailboxes", WorkerOptions::default(), work).context("cannot start a thread")?;
-        // Create `Watchers` before waiting, because dropping it ends the thread if a mailbox cannot be opened. A probe,
-        // which tries again and again, would otherwise run out of descriptors.
+        // If a mailbox cannot be opened, dropping `Watchers` must end this thread, so create `Watchers` before the
+        // wait. Otherwise, each retry of a probe would leave a thread with open file descriptors behind.
         let watchers = Self { name, counts, stops, thread: Some(thread) };
         await_opened(&opened, count, is_interrupted)?;
         Ok(watchers)
@@ -120,7 +120,7 @@ impl Watchers {
         Arc::clone(&self.counts)
     }
 
-    /// Ends the watching of all mailboxes. When this returns, the collector has the last counts.
+    /// Ends the watching of all mailboxes, and returns when the collector has the last counts.
     pub(super) fn stop(self) {
         drop(self);
     }
@@ -164,8 +164,8 @@ impl MailboxWatch {
         }
     }
 
-    /// Waits for the next counts, and returns the new messages. Counts come four times per second, most of them without
-    /// a message. Returns `None` if the thread has ended.
+    /// Waits for the next counts of the thread, which come four times per second, and returns the new messages in them.
+    /// Returns `None` if the thread has ended.
     pub(crate) fn next(&mut self) -> Option<Vec<Arrival>> {
         let mut transfer = self.tallies.recv().ok()?;
         let arrivals = self.finder.of_worker(&transfer.tally, self.run);
@@ -210,8 +210,8 @@ fn await_opened(opened: &Receiver<Result<(), String>>, count: usize, is_interrup
 
 type Server = (Endpoint, Option<ClientTls>);
 
-/// Returns the server of each mailbox with its TLS settings. All mailboxes of a host share the settings. A Maildir has
-/// no server.
+/// Returns the server of each mailbox with its TLS settings, or `None` for a Maildir. All mailboxes of a host share the
+/// TLS settings.
 fn servers(options: &MailboxOptions) -> Result<Vec<Option<Server>>> {
     let mut settings: HashMap<&str, ClientTls> = HashMap::new();
     let mut servers = Vec::new();

@@ -13,8 +13,7 @@ use std::time::Duration;
 pub struct MailboxOptions {
     /// Mailboxes to watch, of which there must be at least one.
     pub mailboxes: Vec<WatchedMailbox>,
-    /// Interval at which to ask for new mail. If it is set, even servers that would report new mail by themselves
-    /// (IDLE) are asked.
+    /// Interval at which to ask for new mail. If set, even servers that report it by themselves (IDLE) are asked.
     pub poll: Option<Duration>,
     /// True if the sink also counts messages that were in a mailbox before it was first opened.
     pub existing: bool,
@@ -22,9 +21,9 @@ pub struct MailboxOptions {
     pub whole: bool,
     /// Run whose messages are deleted after they were counted, or `None` to keep all messages.
     pub deletes: Option<RunId>,
-    /// Messages that a probe has already found, so that they do not count again. With this list, a message is deleted
-    /// only when it is found again after the probe has recorded its arrival. If the probe is killed before it records
-    /// an arrival, the message is therefore still in the mailbox.
+    /// Messages that a probe has already found, so that they do not count again. A probe deletes a message only when it
+    /// finds the message again after recording its arrival. If the probe is killed before that, the next probe still
+    /// finds it.
     pub probe_mail: Option<Arc<Mutex<ProbeMail>>>,
     pub tls: MailboxTls,
 }
@@ -35,7 +34,8 @@ pub struct MailboxOptions {
 pub struct ProbeMail {
     /// Messages whose arrival the probe has recorded, by their numbers.
     recorded: Ledger,
-    /// Messages that were found, by mailbox and identity. A second copy of a message has an identity of its own.
+    /// Messages that were found, by mailbox and by their identity in it, for example the UID. A second copy of a
+    /// message has its own identity.
     found: HashMap<(String, Vec<u8>), FoundMessage>,
 }
 
@@ -62,11 +62,13 @@ impl ProbeMail {
         self.recorded.mark(number, 0);
     }
 
-    /// Remembers a message that was found. `deletes` is true if the caller deletes messages that are recorded.
+    /// Records that the message was found, and tells whether it was known. If `deletes` is set, the caller deletes the
+    /// message when the result is [`Finding::Recorded`].
     pub(super) fn find(&mut self, mailbox: &str, id: &[u8], number: u64, deletes: bool) -> Finding {
         let is_recorded = self.recorded.contains(number, 0);
         match self.found.entry((mailbox.to_owned(), id.to_owned())) {
-            // Another message number means that the mailbox was created anew and its server reused the identity.
+            // If a known `id` comes with another message number, the message is new. The mailbox was deleted and
+            // created again, and its server then reused the `id`.
             Entry::Occupied(mut known) if known.get().number == number => {
                 let known = known.get_mut();
                 (known.is_there, known.is_deleted) = (true, deletes && is_recorded);
@@ -79,9 +81,8 @@ impl ProbeMail {
         }
     }
 
-    /// Forgets the messages of these mailboxes that were to be deleted and were not found since the last call. The
-    /// caller must have listed the mailboxes in the meantime. If the deletion of a message has failed, the message
-    /// stays known, so that it does not count as a copy.
+    /// Forgets deleted messages that the last listing of these mailboxes did not contain. The caller must list the
+    /// mailboxes before each call. A message that is still listed stays known, so that it does not count as a copy.
     pub(crate) fn forget_deleted(&mut self, mailboxes: &[WatchedMailbox]) {
         let names: Vec<String> = mailboxes.iter().map(|mailbox| mailbox.url.to_string()).collect();
         self.found.retain(|(mailbox, _), found| {
@@ -113,7 +114,7 @@ impl MailboxOptions {
         self.tls.insecure || is_loopback(endpoint)
     }
 
-    /// Returns the protocol of the first mailbox, which the record names.
+    /// Returns the protocol that the sink's record names, namely the protocol of the first mailbox.
     pub(crate) fn protocol(&self) -> &'static str {
         match self.mailboxes.first().map(|mailbox| &mailbox.url) {
             Some(MailboxUrl::Server { scheme, .. }) if scheme.is_imap() => "imap",

@@ -31,7 +31,7 @@ const REMEDIES: Remedies = Remedies {
 /// Time limit for the connection and, separately, for the TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The last session's knowledge of the mailbox, by which the next session recognises new messages.
+/// State of the mailbox at the end of the last session, from which the next session can tell which messages are new.
 enum Memory {
     Imap(Option<Position>),
     Pop(Option<Listing>),
@@ -136,8 +136,8 @@ impl ServerMailbox {
         end
     }
 
-    /// Records that this connection is set up, so that another one may begin. Only the first call for a connection has
-    /// an effect.
+    /// Records that the setup of this connection is over, so that another connection may be set up. Only the first call
+    /// for a connection has an effect.
     fn started(&self, is_starting: &mut bool) {
         if std::mem::take(is_starting) {
             let starting = &self.watcher.shared.starting;
@@ -342,7 +342,7 @@ impl Session {
         }
     }
 
-    /// Continues the session after the message `uid` has been counted. `deletes` tells whether to delete the message.
+    /// Tells the session that the message `uid` was counted. If `deletes` is set, the session deletes the message.
     fn handled(&mut self, uid: u32, deletes: bool, out: &mut Vec<u8>) {
         match self {
             Self::Imap(session) if deletes => session.delete(uid),

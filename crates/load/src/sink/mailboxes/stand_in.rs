@@ -1,5 +1,5 @@
 //! Tests the watching of a mailbox with a stand-in for an IMAP server. The stand-in breaks connections, refuses logins,
-//! and reports mail by IDLE or when it is asked. Also tests the watching of a Maildir.
+//! and reports mail by IDLE or when it is asked. A Maildir needs no stand-in, so its test uses a temporary directory.
 use super::super::active_rules::ActiveRules;
 use super::super::rulebook::Rulebook;
 use super::super::worker_state::{SinkContext, TallyTransfer};
@@ -319,7 +319,7 @@ fn a_message_of_a_maildir_counts_when_it_can_be_read() {
         server: None,
     };
     let mut watching = Watching::watch(mailbox, None, Some(RUN)).unwrap();
-    // Not even root can open a symbolic link to itself.
+    // Make the message unreadable at first, even for root, by a symbolic link that points to itself.
     std::os::unix::fs::symlink("1.a", path("new/1.a")).unwrap();
     watching.await_total("the error", |total| total.errors.total() >= 1);
     std::fs::write(path("tmp/1.a"), field(0)).unwrap();

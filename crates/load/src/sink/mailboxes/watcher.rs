@@ -65,7 +65,7 @@ impl WatchCounts {
     }
 }
 
-/// State that the tasks of all mailboxes share. It needs no locks, because they run on the same thread.
+/// State that the tasks of all mailboxes share. It needs no locks, because these tasks run on the same thread.
 pub(super) struct WatchShared {
     pub(super) state: Rc<SinkWorkerState>,
     pub(super) counts: Arc<WatchCounts>,
@@ -104,8 +104,8 @@ impl Watcher {
         }
     }
 
-    /// Records that mail which arrives from now on will be found. `poll` is the interval at which the watcher looks for
-    /// mail, or `None` if the server reports it.
+    /// Records that the mailbox is open, so that the watcher finds mail which arrives from now on. `poll` is the
+    /// interval at which the watcher looks for mail, or `None` if the server reports it.
     pub(super) fn opened(&self, poll: Option<Duration>) {
         if !self.is_open.replace(true) {
             self.shared.counts.closed.fetch_sub(1, Ordering::Relaxed);
@@ -186,8 +186,8 @@ impl Watcher {
     }
 }
 
-/// Reads the trace of a message. `content` is the whole message if it was fetched whole. Otherwise, it is the header or
-/// only the field of the trace, and the body counts as intact because nobody has seen it.
+/// Reads the trace of a message, and compares the body with the checksum in the trace. If `is_whole` is false,
+/// `content` has no body, and the message counts as intact without this check.
 pub(super) fn read_trace(content: &[u8], is_whole: bool) -> TraceResult {
     if is_whole {
         let mut reader = TraceReader::default();

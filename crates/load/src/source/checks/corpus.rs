@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-/// File for the input, which only this process uses. It is kept in memory if the host has `/dev/shm`.
+/// File with the input of the current check, separate for each process. It is kept in memory if there is `/dev/shm`.
 static PLACE: LazyLock<PathBuf> = LazyLock::new(|| {
     let memory = Path::new("/dev/shm");
     let directory = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
@@ -34,7 +34,7 @@ pub(in crate::source) fn received(letter: &CorpusMessage) -> Vec<u8> {
 fn check_corpus(corpus: &Corpus, limit_bytes: u64) {
     assert!(!corpus.messages.is_empty());
     let held: usize = corpus.messages.iter().map(|letter| letter.headers.len() + letter.body.len()).sum();
-    // The last message may exceed the limit by the three bytes of its end of data.
+    // The content may exceed the limit by three bytes, which are the end of data of the last message.
     assert!(held as u64 <= limit_bytes + 3, "{held} of {limit_bytes}");
     for letter in &corpus.messages {
         let content = received(letter);

@@ -12,8 +12,8 @@ fn all(text: &[u8], block_bytes: usize) -> Vec<(Vec<u8>, u64, u64, Option<u8>)> 
     lines
 }
 
-/// Returns the expected lines of a text. Any number of CRs before an LF belong to that line end.
-/// Any other CR is a line end of its own.
+/// Splits a text into the lines that `FileLines` should return for it. Any number of CRs before an LF belong to that
+/// line end. Any other CR is a line end of its own.
 fn expected(text: &[u8]) -> Vec<(&[u8], Option<u8>)> {
     let mut lines = Vec::new();
     let mut rest = text;

@@ -1,5 +1,5 @@
-//! Checks of the parsers of addresses, corpora and lines with arbitrary input. Property tests and
-//! fuzz targets call these functions, which panic if a parser misbehaves.
+//! Functions that feed arbitrary input to the parsers of addresses, corpora and lines, and panic if
+//! a parser misbehaves. Property tests and fuzz targets call them.
 pub mod addresses;
 pub mod corpus;
 pub mod lines;
