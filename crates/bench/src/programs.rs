@@ -1,4 +1,4 @@
-//! Finds the programs that a comparison needs, and records which of them are not installed.
+//! Finds the programs that a comparison needs, and records which of them are not installed or do not run.
 use anyhow::{Context, Result, ensure};
 use std::ffi::OsString;
 use std::os::unix::fs::PermissionsExt;
@@ -19,7 +19,9 @@ pub(crate) trait ComparedProgram: Copy + PartialEq {
 #[derive(Clone, Debug)]
 pub(crate) struct InstalledPrograms<T> {
     found: Vec<(T, PathBuf)>,
-    pub(crate) missing: Vec<&'static str>,
+    missing: Vec<&'static str>,
+    /// Programs that are installed but do not run, for example because a library is missing.
+    broken: Vec<&'static str>,
 }
 
 impl<T: ComparedProgram> InstalledPrograms<T> {
@@ -30,7 +32,7 @@ impl<T: ComparedProgram> InstalledPrograms<T> {
     pub(crate) fn find(wanted: &[T]) -> Result<Self> {
         let own = own_program()?;
         let places = places(&own);
-        let mut installed = Self { found: Vec::new(), missing: Vec::new() };
+        let mut installed = Self { found: Vec::new(), missing: Vec::new(), broken: Vec::new() };
         for &program in wanted {
             let path = if program.is_own() { Some(own.clone()) } else { find(program.file_name(), &own, &places) };
             match path {
@@ -41,20 +43,33 @@ impl<T: ComparedProgram> InstalledPrograms<T> {
         installed.ensure_any()
     }
 
-    /// Keeps the programs for which `does_run` returns true, and adds the others to `missing`.
+    /// Leaves out the programs for which `does_run` returns false.
     ///
     /// # Errors
     /// Returns an error if no program is left.
-    pub(crate) fn keep(self, does_run: impl Fn(T, &Path) -> bool) -> Result<Self> {
+    pub(crate) fn keep(mut self, does_run: impl Fn(T, &Path) -> bool) -> Result<Self> {
         let (found, broken): (Vec<_>, Vec<_>) = self.found.into_iter().partition(|(tool, path)| does_run(*tool, path));
-        let mut missing = self.missing;
-        missing.extend(broken.into_iter().map(|(tool, _)| tool.name()));
-        Self { found, missing }.ensure_any()
+        self.found = found;
+        self.broken.extend(broken.into_iter().map(|(tool, _)| tool.name()));
+        self.ensure_any()
     }
 
     fn ensure_any(self) -> Result<Self> {
-        ensure!(!self.found.is_empty(), "not installed: {}", self.missing.join(", "));
+        let why = || self.reasons().map(|(why, programs)| format!("{why}: {programs}")).collect::<Vec<_>>().join("; ");
+        ensure!(!self.found.is_empty(), "{}", why());
         Ok(self)
+    }
+
+    /// Returns the reasons why programs are left out, each with its programs.
+    fn reasons(&self) -> impl Iterator<Item = (&'static str, String)> {
+        let reasons = [("not installed", &self.missing), ("installed, but unable to run", &self.broken)];
+        let reasons = reasons.into_iter().filter(|(_, programs)| !programs.is_empty());
+        reasons.map(|(why, programs)| (why, programs.join(", ")))
+    }
+
+    /// Returns the lines for the user that name the programs that are left out.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        self.reasons().map(|(why, programs)| format!("Not compared because {why}: {programs}.")).collect()
     }
 
     pub(crate) fn list(&self) -> Vec<T> {
@@ -65,10 +80,6 @@ impl<T: ComparedProgram> InstalledPrograms<T> {
         let entry = self.found.iter().find(|(known, _)| *known == program);
         entry.map(|(_, path)| path.as_path()).with_context(|| format!("not installed: {}", program.name()))
     }
-}
-
-pub(crate) fn missing_note(missing: &[&str]) -> Option<String> {
-    (!missing.is_empty()).then(|| format!("Not compared because not installed: {}.", missing.join(", ")))
 }
 
 pub(crate) fn own_program() -> Result<PathBuf> {
@@ -124,6 +135,32 @@ mod tests {
     use super::*;
     use std::fs;
     use std::os::unix::fs::symlink;
+
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    struct Named(&'static str);
+
+    impl ComparedProgram for Named {
+        fn name(self) -> &'static str {
+            self.0
+        }
+
+        fn is_own(self) -> bool {
+            self.0 == "mailrun"
+        }
+    }
+
+    #[test]
+    fn a_program_that_cannot_run_is_not_said_to_be_missing() {
+        let wanted = [Named("mailrun"), Named("sh"), Named("no-such-program")];
+        let installed = InstalledPrograms::find(&wanted).unwrap().keep(|program, _| program.is_own()).unwrap();
+        let notes = [
+            "Not compared because not installed: no-such-program.",
+            "Not compared because installed, but unable to run: sh.",
+        ];
+        assert_eq!((installed.list().len(), installed.notes()), (1, notes.map(str::to_owned).to_vec()));
+        let refused = InstalledPrograms::find(&wanted).unwrap().keep(|_, _| false).unwrap_err().to_string();
+        assert_eq!(refused, "not installed: no-such-program; installed, but unable to run: mailrun, sh");
+    }
 
     #[test]
     fn our_own_links_are_not_taken_for_the_original() {

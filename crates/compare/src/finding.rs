@@ -37,7 +37,7 @@ pub(crate) struct LogEstimate {
 /// enough with a probability of 80 %. This requires that the estimated difference is right.
 const ENOUGH_QUANTILE: f64 = 0.842;
 /// Maximum number of rounds, those already run included, up to which `more_rounds` suggests further rounds.
-const MAX_MORE_ROUNDS: usize = 10_000;
+const MAX_TOTAL_ROUNDS: usize = 10_000;
 
 impl MetricFinding {
     pub(crate) fn new(metric: ComparedMetric, estimate: &LogEstimate, settings: &CompareSettings) -> Self {
@@ -107,5 +107,5 @@ fn more_rounds(estimate: &LogEstimate, (lower, upper): (f64, f64), settings: &Co
         estimate.rounds as f64 * ((quantile + ENOUGH_QUANTILE) * spread / distance.max(f64::EPSILON)).powi(2)
     };
     let needed = rounds(together, size).min(rounds(alone, settings.log_margin() - size));
-    (needed.min(MAX_MORE_ROUNDS as f64).ceil() as usize).saturating_sub(estimate.rounds).max(2)
+    (needed.min(MAX_TOTAL_ROUNDS as f64).ceil() as usize).saturating_sub(estimate.rounds).max(2)
 }

@@ -1,14 +1,11 @@
 //! Parses the messages of a Locust master. A master's port is open to its whole network, so the input is not trusted:
 //! size and depth are limited, unknown messages are ignored, and senseless numbers are rejected.
 use rmpv::Value;
-use std::time::Duration;
 
 const MAX_DEPTH: usize = 16;
 const MAX_BYTES: usize = 1 << 20;
 const MAX_CLASSES: usize = 64;
 const MAX_NAME_BYTES: usize = 256;
-/// A longer `stop_timeout` is shortened to this value: one hour.
-const MAX_STOP_TIMEOUT_S: f64 = 3_600.0;
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum MasterCommand {
@@ -39,8 +36,6 @@ pub struct SpawnTarget {
     pub timestamp: f64,
     pub classes: Vec<(String, u64)>,
     pub host: Option<String>,
-    /// Time that the master allows users to finish when a test stops. The worker ignores it and has its own limit.
-    pub stop_timeout: Option<Duration>,
     /// Id of the test, or `None` if the master does not run our locustfile, which adds the id.
     pub run_id: Option<String>,
     /// Set if the statistics must restart once all users have started (Locust's `--reset-stats`).
@@ -83,12 +78,10 @@ impl SpawnTarget {
         }
         let class = |(name, users): &(Value, Value)| Some((short(name)?, whole(users)?));
         let options = field(data, "parsed_options").unwrap_or(&Value::Nil);
-        let stop_timeout = field(data, "stop_timeout").and_then(Value::as_f64).filter(|limit| *limit > 0.0);
         Some(Self {
             timestamp: field(data, "timestamp").and_then(Value::as_f64).filter(|time| time.is_finite())?,
             classes: counts.iter().map(class).collect::<Option<Vec<_>>>()?,
             host: field(data, "host").and_then(short).filter(|host| !host.is_empty()),
-            stop_timeout: stop_timeout.map(|limit| Duration::from_secs_f64(limit.min(MAX_STOP_TIMEOUT_S))),
             run_id: field(options, "mailrun_run_id").and_then(short).filter(|id| !id.is_empty()),
             reset_stats: field(options, "reset_stats").and_then(Value::as_bool).unwrap_or_default(),
         })
@@ -142,7 +135,6 @@ mod tests {
         let Some(MasterCommand::Spawn(target)) = MasterCommand::decode(&bytes) else { panic!("no spawn") };
         assert_eq!((target.users(), target.timestamp, target.reset_stats), (7, 17.5, true));
         assert_eq!(target.host.as_deref(), Some("127.0.0.1:2525"));
-        assert_eq!(target.stop_timeout, Some(Duration::from_millis(2_500)));
     }
 
     #[test]

@@ -310,21 +310,21 @@ pub enum ConversionError {
     #[error("its body is signed")]
     Signed,
     /// Content of multipart/signed or multipart/encrypted is not 7-bit, but must not be changed (RFC 1847 §2.1).
-    #[error("it has 8-bit bytes in a part that is signed or encrypted")]
+    #[error("it has a part that is signed or encrypted but not 7-bit")]
     Sealed,
     /// Content of `message/partial` or a similar type is not 7-bit, although only the encoding 7bit is allowed for it
     /// (RFC 2045 §6.4).
-    #[error("it has 8-bit bytes in a part that may not be encoded")]
+    #[error("it has a part that is not 7-bit and may not be encoded")]
     FixedMessage,
     /// Content of a part is not 7-bit, although the part is declared as already encoded.
-    #[error("it has 8-bit bytes in a part declared as encoded")]
+    #[error("it has a part that is not 7-bit although it is declared as encoded")]
     Encoded,
     /// A header contains 8-bit bytes instead of encoded words (RFC 2047), or it is malformed, so that readers may
     /// interpret it differently.
     #[error("it has a header that is not ASCII or not well-formed")]
     Header,
     /// A line before, between or after the parts is not 7-bit, and such lines cannot be encoded.
-    #[error("it has 8-bit bytes outside of its parts")]
+    #[error("it has text outside of its parts that is not 7-bit")]
     Outside,
     /// Some readers would take a line for a delimiter, and others would not.
     #[error("its parts cannot be separated reliably")]

@@ -94,7 +94,7 @@ fn checked_name(name: &str) -> Result<String, String> {
     match name.chars().count() {
         1..=MAX_NAME if name.chars().all(is_letter) && !is_number => Ok(name.to_owned()),
         _ => Err(format!(
-            "{name:?} is not a name of a stage: it has 1 to {MAX_NAME} letters, digits, dots or dashes, and is not a number"
+            "{name:?} is not a name of a stage: it has 1 to {MAX_NAME} letters, digits, dots, dashes or underscores, and is not a number"
         )),
     }
 }

@@ -367,6 +367,7 @@ impl Replay {
         for damage in &mut self.damage {
             damage.messages.sort_unstable();
             damage.messages.dedup();
+            damage.unnamed += damage.messages.len().saturating_sub(Damage::MAX_NAMED) as u64;
             damage.messages.truncate(Damage::MAX_NAMED);
             if !damage.messages.is_empty() {
                 damage.cost = Cost::Messages;

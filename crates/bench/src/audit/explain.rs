@@ -226,7 +226,8 @@ fn remark(story: &Story) -> Option<&'static str> {
             "No file below the state directory held the trace of the message: it was answered 250 before it was written,\nor the \
              server keeps it in a form that hides the trace.",
         ),
-        (_, None, _) => Some("The power was not cut after the 250."),
+        _ if story.cut.is_none() => Some("The power was not cut after the 250."),
+        (_, None, _) => None,
         (_, Some(true), false) if story.was_text_kept => Some(
             "The file with the text of the message is as it was. If the server does not need the other files, it lost the \
              message\nlater, or still has it.",
@@ -246,6 +247,12 @@ fn remark(story: &Story) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_message_answered_after_the_last_power_cut_was_not_destroyed_by_it() {
+        let story = Story { was_written: true, gaps: Some(Vec::new()), ..Story::default() };
+        assert_eq!(remark(&story), Some("The power was not cut after the 250."));
+    }
 
     #[test]
     fn a_loss_that_no_list_has_room_for_is_still_a_loss() {

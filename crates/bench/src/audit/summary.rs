@@ -238,12 +238,14 @@ fn verdict(record: &Record, never_back: Option<String>) -> Verdict {
 
 /// Describes losses on a file system that the user did not choose. Such losses do not change the verdict.
 fn remark(row: &AuditRow) -> Option<Reason> {
-    let missing = row.lost + row.not_delivered + row.corrupt;
-    let lost = (missing > 0)
-        .then(|| format!("{} of {} messages would be missing or changed", count(missing), count(row.answered)));
+    let of_answered = |number: u64, fate: &str| {
+        (number > 0).then(|| format!("{} of {} messages {fate}", count(number), count(row.answered)))
+    };
+    let lost = of_answered(row.lost + row.corrupt, "would be lost or changed");
+    let waiting = of_answered(row.not_delivered, "had not arrived when their round ended, but may still arrive");
     let away =
         (row.never_back > 0).then(|| format!("the server did not come back {}", counted(row.never_back, "time")));
-    let words: Vec<String> = lost.into_iter().chain(away).collect();
+    let words: Vec<String> = lost.into_iter().chain(waiting).chain(away).collect();
     (!words.is_empty()).then(|| Reason::new(Cause::Remark, format!("With {}, {}.", row.fault, listed(&words))))
 }
 
@@ -262,9 +264,11 @@ fn pass_text(rows: &[AuditRow], ledger: &LedgerRow) -> String {
         _ => format!("{} of {}", count(row.rounds), row.fault),
     };
     let rounds = listed(&rows.iter().enumerate().map(rounds).collect::<Vec<_>>());
-    let missing = rows.iter().map(|row| row.lost + row.not_delivered + row.corrupt).sum();
-    if missing > 0 {
-        return format!("{} of {answered} messages lost or changed, as allowed, in {rounds}", count(missing));
+    let damaged: u64 = rows.iter().map(|row| row.lost + row.corrupt).sum();
+    let waiting: u64 = rows.iter().map(|row| row.not_delivered).sum();
+    if damaged + waiting > 0 {
+        let fates = if waiting > 0 { "lost, changed or not delivered" } else { "lost or changed" };
+        return format!("{} of {answered} messages {fates}, as allowed, in {rounds}", count(damaged + waiting));
     }
     let bound = rows.iter().filter_map(|row| row.bound).max_by(f64::total_cmp);
     let bound = bound.map(|bound| format!(": at 95 % confidence fewer than {} lose mail", bound_text(bound)));
@@ -379,8 +383,13 @@ mod tests {
         }
         let strict = AuditRow { is_remark: true, lost: 7, never_back: 1, ..row("power-cut on strict") };
         let remarked = verdict(&audited(vec![row("kill"), strict], None), Some("it ended".to_owned()));
-        let expected = "With power-cut on strict, 7 of 500 messages would be missing or changed and the server did not come back 1 \
+        let expected = "With power-cut on strict, 7 of 500 messages would be lost or changed and the server did not come back 1 \
                         time.";
+        assert_eq!((remarked.outcome, remarked.reasons.as_slice()), (Some(Outcome::Pass), &[expected.to_owned()][..]));
+        let in_queue = AuditRow { is_remark: true, not_delivered: 91, ..row("power-cut on btrfs") };
+        let remarked = verdict(&audited(vec![row("kill"), in_queue], None), None);
+        let expected =
+            "With power-cut on btrfs, 91 of 500 messages had not arrived when their round ended, but may still arrive.";
         assert_eq!((remarked.outcome, remarked.reasons.as_slice()), (Some(Outcome::Pass), &[expected.to_owned()][..]));
         let mut sentence = audited(vec![row("kill")], None);
         let audit = sentence.audit.get_or_insert_default();

@@ -32,12 +32,12 @@ use runs::MadesComparison;
 /// Fails if no run can be made at all. If a single contestant fails or hangs, the table says so instead.
 pub fn run(options: &CompareOptions) -> Result<TextReport> {
     let programs = InstalledPrograms::find(&options.tools)?.keep(contestants::does_run)?;
-    let missing = programs.missing.clone();
+    let left_out = programs.notes();
     let tools = programs.list();
     let cases = contestants::cases(&tools, &options.windows);
     let plan = RunPlan { compared: tools.len(), rounds: options.rounds, order: options.order, live: options.live };
     let interrupt = Interrupt::watch()?;
     let is_stopped = || interrupt.requested() != StopRequest::Nothing;
     let results = run_all(&MadesComparison { options, own: own_program()?, programs }, cases, plan, &is_stopped);
-    Ok(report::of(&results, &missing, options))
+    Ok(report::of(&results, left_out, options))
 }

@@ -9,7 +9,7 @@ use crate::engine::{
     self, ComparisonResults, Contestant, Defects, RatioColumn, RatioPair, ReportParts, ShownFigures, TableColumn,
     TextReport, bytes, ratio_table, rounds_text,
 };
-use crate::programs::{ComparedProgram, missing_note};
+use crate::programs::ComparedProgram;
 use mailrun_process::party_options::value_name;
 use mailrun_text::numbers::{count, counted, figure, octets, rate};
 use mailrun_text::table::Table;
@@ -49,10 +49,11 @@ const RATIOS: [RatioColumn<CompareMeasurement>; 2] = [
     RatioColumn::lower("× CPU/msg", |run| Some(run.costs.cpu_s())),
 ];
 
-/// Reports the figures and ratios of all tools. A note names the `missing` programs, which are not installed.
-pub(super) fn of(results: &CompareResults, missing: &[&str], options: &CompareOptions) -> TextReport {
+/// Reports the figures and ratios of all tools. The notes `left_out`, which name programs that are not compared, come
+/// first below the tables.
+pub(super) fn of(results: &CompareResults, left_out: Vec<String>, options: &CompareOptions) -> TextReport {
     let (ratios, ratio_notes) = ratios(results);
-    let mut notes: Vec<String> = missing_note(missing).into_iter().collect();
+    let mut notes = left_out;
     notes.push(
         "msg/s: from each tool's own report, from the first message created to the last one finished.".to_owned(),
     );
@@ -189,7 +190,7 @@ mod tests {
         // In the three rounds, ours is 3, 1 and 2 times as fast as the other tool, so the report must show a ratio of 2
         // and its spread, 1 to 3. Dividing the medians of the rates would give 2 as well, but no spread.
         let own = vec![run(300.0, 0.1, None), run(200.0, 0.5, None), run(200.0, 0.25, None)];
-        let report = of(&results(theirs, own), &[], &sample());
+        let report = of(&results(theirs, own), Vec::new(), &sample());
         assert!(report.is_good(), "{}", report.text);
         assert!(
             report.text.contains("2.00 (1.00–3.00)") && report.text.contains("0.50 (0.20–1.00)"),
@@ -205,7 +206,7 @@ mod tests {
         let theirs =
             vec![ComparedRun::Failed("it did not end within 5 s\nand was killed".to_owned()), run(100.0, 0.5, None)];
         let own = vec![run(300.0, 0.1, Some("lost 7.")), run(200.0, 0.5, None)];
-        let report = of(&results(theirs, own), &[], &sample());
+        let report = of(&results(theirs, own), Vec::new(), &sample());
         assert!(!report.is_good());
         for line in [
             "NOT OK: go-mades-bench, window 16: it did not end within 5 s and was killed",
@@ -219,12 +220,9 @@ mod tests {
     #[test]
     fn who_is_not_there_is_named() {
         let alone = vec![contestant(MadesTool::Mailrun, vec![run(300.0, 0.1, None)])];
-        let report = of(&CompareResults { contestants: alone, done: 1, planned: 2 }, &["go-mades-bench"], &sample());
+        let left_out = vec!["go-mades-bench is not here.".to_owned()];
+        let report = of(&CompareResults { contestants: alone, done: 1, planned: 2 }, left_out, &sample());
         assert!(!report.is_good() && report.text.contains("Stopped after 1 of 2 runs."), "{}", report.text);
-        assert!(
-            report.text.contains("not installed: go-mades-bench.") && !report.text.contains('×'),
-            "{}",
-            report.text
-        );
+        assert!(report.text.contains("go-mades-bench is not here.") && !report.text.contains('×'), "{}", report.text);
     }
 }

@@ -145,7 +145,8 @@ pub(crate) fn kill_in(directory: &Path) {
 pub(crate) fn remove() -> Vec<String> {
     let orphans = || all().into_iter().filter(|process| !owner_lives(&process.token)).collect::<Vec<_>>();
     let mut processes = orphans();
-    kill_all(orphans);
+    let survivors = kill_all(orphans);
+    processes.retain(|process| !survivors.contains(process));
     let directory = |process: &RecipeProcess| process.token.splitn(3, ':').nth(2).unwrap_or_default().to_owned();
     processes.sort_by_key(directory);
     let servers = processes.chunk_by(|one, other| directory(one) == directory(other));
@@ -160,12 +161,18 @@ pub(crate) fn remove() -> Vec<String> {
     servers.map(line).chain(unmount_dead()).collect()
 }
 
-fn kill_all(processes: impl Fn() -> Vec<RecipeProcess>) {
+/// Kills the processes until none is left, or until `KILL_TIMEOUT` has passed. Returns those that still run, for
+/// example because they wait for a disk, and names them to the user.
+fn kill_all(processes: impl Fn() -> Vec<RecipeProcess>) -> Vec<RecipeProcess> {
     let limit = Instant::now() + KILL_TIMEOUT;
     loop {
         let survivors = processes();
         if survivors.is_empty() || Instant::now() > limit {
-            return;
+            for RecipeProcess { pid, name, .. } in &survivors {
+                let seconds = KILL_TIMEOUT.as_secs();
+                mailrun_process::tell!("mailrun: process {pid} ({name}) still runs {seconds} s after SIGKILL");
+            }
+            return survivors;
         }
         send_kill(&survivors);
         thread::sleep(Duration::from_millis(2));

@@ -13,7 +13,7 @@ pub(super) struct RelayMeasurement {
     /// Milliseconds of CPU time of all processes of the relay per 1,000 messages. `None` if the
     /// relay's processes could not be observed.
     pub(super) cpu_ms_per_1000: Option<f64>,
-    /// Bytes written per message, in whole pages, as the kernel counted them for the relay's processes.
+    /// Bytes per message that the kernel charged to the relay's processes for their writes, in whole pages or folios.
     pub(super) written_per_message: Option<f64>,
     /// Bytes per message that were written to the disk, including the writes of all other processes on the host.
     pub(super) disk_per_message: Option<f64>,
@@ -46,8 +46,6 @@ impl RelayMeasurement {
         let rate = record.verdict.reasons.iter().zip(&record.verdict.causes).find(is_rate);
         let mut flaws = RunFlaws::of(record, fault(record, messages));
         flaws.missed.extend(rate.map(|(text, _)| text.clone()));
-        // Drop any note of how much the disk wrote, because the comparison's table has a column for these bytes.
-        flaws.notes.retain(|note| !note.starts_with("The disk "));
         Ok(Self {
             cpu_ms_per_1000: relay.and_then(|party| relay::cpu_ms_per_1000(party, all_accepted)),
             written_per_message: written_bytes.map(each),

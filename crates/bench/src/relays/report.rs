@@ -176,8 +176,9 @@ fn notes(results: &RelayResults, options: &RelayComparisonOptions) -> Vec<String
     notes.push(
         "accept s, deliver s: from the first message created to the last accepted, or delivered. queue: maximum of \
          messages accepted and not delivered, at the end of each second. CPU: user and system time of all processes \
-         of the relay, from its start until it is idle. written: bytes charged by the kernel, in whole pages. disk: \
-         bytes written by the device for all processes of the host, including journals."
+         of the relay, from its start until it is idle. written: bytes that the kernel charged to the relay, which can \
+         be far more than disk, because a small write is charged as a whole page or several. disk: bytes that the \
+         device wrote for all processes of the host, including journals."
             .to_owned(),
     );
     notes

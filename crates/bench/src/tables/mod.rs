@@ -30,12 +30,12 @@ pub(super) use runs::TableSink;
 pub fn run(options: &TableOptions) -> Result<TextReport> {
     let sources = InstalledPrograms::find(&options.tools)?;
     let sinks = InstalledPrograms::find(&options.receivers)?;
-    let missing = [sources.missing.as_slice(), &sinks.missing].concat();
+    let left_out = [sources.notes(), sinks.notes()].concat();
     let tools = sources.list();
     let cases = cases(&tools, &sinks.list(), &options.sessions, &options.recipients);
     let plan = RunPlan { compared: tools.len(), rounds: options.rounds, order: options.order, live: options.live };
     let interrupt = Interrupt::watch()?;
     let is_stopped = || interrupt.requested() != StopRequest::Nothing;
     let results = run_all(&TableComparison { options, sources, sinks }, cases, plan, &is_stopped);
-    Ok(report::figures(&results, &missing, options))
+    Ok(report::figures(&results, left_out, options))
 }

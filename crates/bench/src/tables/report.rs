@@ -4,7 +4,7 @@ use crate::engine::{
     self, ComparisonResults, Contestant, Defects, MISSING, RATIO_NOTE, RatioColumn, RatioVerdict, ReportParts,
     ShownFigures, TableColumn, TextReport, bytes, rounds_text, shown, whole,
 };
-use crate::programs::{ComparedProgram, missing_note};
+use crate::programs::ComparedProgram;
 use mailrun_text::numbers::{count, counted, figure};
 
 type TableContestant = Contestant<TableCase, TableMeasurement>;
@@ -18,8 +18,8 @@ const RATIOS: [RatioColumn<TableMeasurement>; 2] = [
     RatioColumn::lower("× CPU", |run| Some(run.source.cpu_s())),
 ];
 
-/// A note below the table names the programs that are `missing`.
-pub(super) fn figures(results: &TableResults, missing: &[&str], options: &TableOptions) -> TextReport {
+/// The notes `left_out`, which name programs that are not compared, come last below the table.
+pub(super) fn figures(results: &TableResults, left_out: Vec<String>, options: &TableOptions) -> TextReport {
     let messages = options.messages as f64;
     let mut columns = case_columns();
     columns.extend([
@@ -55,7 +55,7 @@ pub(super) fn figures(results: &TableResults, missing: &[&str], options: &TableO
         "faults: page faults, minor and major. storage: bytes read from storage and written to it.".to_owned(),
         RATIO_NOTE.to_owned(),
     ];
-    notes.extend(missing_note(missing));
+    notes.extend(left_out);
     let rounds = rounds_text(options.rounds, ShownFigures::Medians);
     results.report(ReportParts {
         title: format!("smtp-source-table: {} per run, {rounds}", counted(options.messages, "message")),
@@ -137,20 +137,20 @@ mod tests {
         let ours = vec![run(0.0, 0.5, 1000), run(0.5, 2.0, 1000), run(0.1, 3.0, 1000)];
         let report = figures(
             &results(vec![contestant(SourceTool::SmtpSource, theirs), contestant(SourceTool::Mailrun, ours)]),
-            &["go-smtp-source"],
+            vec!["go-smtp-source is not here.".to_owned()],
             &options(),
         );
         let row = report.text.lines().find(|line| line.starts_with(" mailrun")).unwrap();
         let cells = row.split_whitespace().collect::<Vec<_>>().join(" ");
         let expected = "mailrun mailrun 100 -d 0.100 0.500 2.000 50 8.0 MiB 500 2.00 (1.00–3.00) 0.50 ";
         assert!(cells.starts_with(expected), "{}", report.text);
-        assert!(report.is_good() && report.text.contains("not installed: go-smtp-source."), "{}", report.text);
+        assert!(report.is_good() && report.text.contains("go-smtp-source is not here."), "{}", report.text);
     }
 
     #[test]
     fn what_hung_is_named_and_has_no_figures() {
         let theirs = vec![ComparedRun::Failed("it did not end\nwithin 1 s".to_owned())];
-        let report = figures(&results(vec![contestant(SourceTool::SmtpSource, theirs)]), &[], &options());
+        let report = figures(&results(vec![contestant(SourceTool::SmtpSource, theirs)]), Vec::new(), &options());
         let named = "NOT OK: smtp-source → mailrun sink, 100 sessions, -d: it did not end within 1 s";
         assert!(!report.is_good() && report.text.contains(named), "{}", report.text);
     }
@@ -158,7 +158,7 @@ mod tests {
     #[test]
     fn a_source_that_loses_mail_in_silence_is_found_out() {
         let report =
-            figures(&results(vec![contestant(SourceTool::Mailrun, vec![run(0.1, 1.0, 998)])]), &[], &options());
+            figures(&results(vec![contestant(SourceTool::Mailrun, vec![run(0.1, 1.0, 998)])]), Vec::new(), &options());
         assert!(!report.is_good() && report.text.contains("the sink has 998 of 1,000 messages"), "{}", report.text);
     }
 
@@ -166,7 +166,7 @@ mod tests {
     fn what_was_not_run_is_no_proof() {
         let stopped =
             TableResults { done: 1, ..results(vec![contestant(SourceTool::Mailrun, vec![run(0.1, 1.0, 1000)])]) };
-        let report = figures(&stopped, &[], &options());
+        let report = figures(&stopped, Vec::new(), &options());
         assert!(!report.is_good() && report.text.contains("Stopped after 1 of 6 runs."), "{}", report.text);
     }
 }

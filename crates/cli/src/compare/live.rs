@@ -58,7 +58,7 @@ pub(crate) struct CompareLiveArgs {
     /// Size of a message [default: 400].
     #[arg(short = 'l', long, value_name = "BYTES", value_parser = values::message_size)]
     message_size: Option<u64>,
-    /// Messages that each contestant sends in a round [default: as many as the fastest sends in about 0.4 s].
+    /// Messages of each contestant in a round [default: as many as the fastest sends in about 0.4 s].
     #[arg(short, long, visible_short_alias = 'n', value_name = "N", value_parser = values::some)]
     messages: Option<u64>,
     /// Rounds after the warm-up [default: 80; of scenarios 6].

@@ -61,7 +61,6 @@ pub(super) fn run(call: &Invocation) -> ExitCode {
         Ok(prepared) => prepared,
         Err(refusal) => return refused(refusal),
     };
-    // Drop the privileges before this call, because they would stay in force in the thread that it starts.
     let interrupt = match settings.own_options.needs_times().then(Interrupt::watch).transpose() {
         Ok(interrupt) => interrupt,
         Err(error) => return refused(StartupError::fatal(format!("{error:#}"))),

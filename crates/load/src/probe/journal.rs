@@ -220,7 +220,7 @@ impl Storage for FileStorage {
 mod tests {
     use super::*;
     use crate::probe::account::Answer;
-    use crate::probe::memory_storage::MemoryStorage;
+    use crate::probe::simulation::MemoryStorage;
     use crate::sink::arrivals::{Arrival, ArrivalKind};
 
     fn events() -> Vec<Event> {

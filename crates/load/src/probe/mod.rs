@@ -10,8 +10,6 @@
 //! ```
 mod account;
 mod journal;
-#[cfg(test)]
-mod memory_storage;
 mod message;
 mod metrics;
 mod options;

@@ -1,13 +1,54 @@
 //! Simulates a probe without clock, network and disk, so that a week passes in seconds.
 use super::account::{Account, Answer, Event, Ns};
-use super::journal::{Journal, Storage as _};
-use super::memory_storage::MemoryStorage;
+use super::journal::{Journal, Storage};
 use super::pacer::{Pace, Probe, Witness};
 use crate::sink::arrivals::{Arrival, ArrivalKind};
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::rc::Rc;
 
 const SECOND: Ns = 1_000_000_000;
 const START: Ns = 1_790_000_000 * SECOND;
+
+/// Storage in memory for a journal, so that tests can simulate full disks and restarts.
+#[derive(Clone, Default)]
+pub(super) struct MemoryStorage {
+    pub(super) content: Rc<RefCell<Option<Vec<u8>>>>,
+    /// Number of bytes that can still be written before the disk counts as full, or `None` for no limit.
+    pub(super) room: Rc<Cell<Option<usize>>>,
+}
+
+impl MemoryStorage {
+    fn take(&self, wanted: usize) -> (usize, io::Result<()>) {
+        let Some(room) = self.room.get() else { return (wanted, Ok(())) };
+        let taken = wanted.min(room);
+        self.room.set(Some(room - taken));
+        (taken, if taken < wanted { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) })
+    }
+}
+
+impl Storage for MemoryStorage {
+    fn read(&mut self) -> io::Result<Option<Vec<u8>>> {
+        Ok(self.content.borrow().clone())
+    }
+
+    fn replace(&mut self, content: &[u8]) -> io::Result<()> {
+        self.take(content.len()).1?;
+        *self.content.borrow_mut() = Some(content.to_vec());
+        Ok(())
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let (taken, result) = self.take(bytes.len());
+        self.content.borrow_mut().get_or_insert_default().extend_from_slice(&bytes[..taken]);
+        result
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
 
 /// What really happened to the messages of a route. The test compares the probe's counts with it.
 #[derive(Debug, Default, PartialEq)]

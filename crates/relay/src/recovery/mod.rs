@@ -30,6 +30,10 @@ pub(crate) fn log_damage(damage: &[Damage], directory: &std::path::Path) {
     for one in other.iter().take(MAX_DAMAGE_LINES) {
         tracing::info!(target: LOG_TARGET, "the spool: {one}");
     }
+    if other.len() > MAX_DAMAGE_LINES {
+        let more = other.len() - MAX_DAMAGE_LINES;
+        tracing::info!(target: LOG_TARGET, "the spool: {more} more damaged places that lose nothing or are known");
+    }
     for one in new.iter().take(MAX_DAMAGE_LINES) {
         tracing::warn!(target: LOG_TARGET, "the spool: {one}");
     }
