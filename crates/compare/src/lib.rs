@@ -28,12 +28,11 @@ mod round_schedule;
 mod rounds_page;
 mod run_figures;
 mod selection;
-mod settings;
 mod signed_rank;
 mod stored_runs;
 
 pub use exact_row::{ExactChange, ExactRow};
-pub use finding::{MetricFinding, MetricVerdict};
+pub use finding::{CompareSettings, LookPlan, MetricFinding, MetricVerdict};
 pub use metric::{ComparedMetric, Gain, RatioError, RoundRatios, RunValues};
 pub use ranks::middle;
 pub use round_comparison::{
@@ -43,5 +42,4 @@ pub use round_comparison::{
 pub use round_schedule::{RoundPlan, RoundSchedule, RoundTurning};
 pub use run_figures::{NamedRun, RunFigure, defect, difference, figures, side_facts};
 pub use selection::{RunSide, SideLines};
-pub use settings::{CompareSettings, LookPlan};
 pub use stored_runs::{ComparisonOutcome, MetricRow, StoredComparison, compare_runs, compare_stored};

@@ -1,11 +1,10 @@
 //! Compares contestants that ran in rounds. Each contestant is compared with the reference.
 use super::flip_test;
 use crate::exact_row::ExactRow;
-use crate::finding::{LogEstimate, MetricFinding, MetricVerdict};
+use crate::finding::{CompareSettings, LogEstimate, MetricFinding, MetricVerdict};
 use crate::metric::{ComparedMetric, Gain, RoundRatios};
 use crate::ranks::middle;
 use crate::run_figures::RunFigure;
-use crate::settings::CompareSettings;
 use crate::signed_rank;
 use crate::stored_runs::ComparisonOutcome;
 use mailrun_measurement::record::KeepAwake;

@@ -1,12 +1,11 @@
 use super::{label_test, rank_sum};
-use crate::finding::{LogEstimate, MetricFinding};
+use crate::finding::{CompareSettings, LogEstimate, MetricFinding};
 use crate::metric::{ComparedMetric, Gain, RunValues};
 use crate::ranks::middle;
 use crate::run_figures::{
     NamedRun, RunFigure, SHARE_UNIT, defect, failure_shares, failures, figures, side_facts, wrong_mail,
 };
 use crate::selection::{self, ComparableRuns, RunSide, SideLines};
-use crate::settings::CompareSettings;
 use anyhow::{Result, bail};
 use mailrun_measurement::record::{Cause, Outcome, Record};
 use mailrun_report::comparison::{ComparedFigure, ComparedSide, ComparisonPage, RunCurves, percent};

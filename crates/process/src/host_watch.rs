@@ -271,7 +271,7 @@ impl RunQueue {
     }
 }
 
-/// Returns how many nanoseconds each thread of a process has waited since its start.
+/// Returns for each thread of a process how many nanoseconds it has waited for a processor in all.
 fn thread_waits(pid: u32) -> Vec<(u32, u64)> {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let waits = threads.filter_map(|entry| {

@@ -21,7 +21,7 @@ pub enum LiveMode {
     /// The dashboard if it can be drawn, and otherwise the progress line.
     #[value(skip)]
     Dashboard,
-    /// A line on standard error: on a terminal one that changes, elsewhere one every five seconds.
+    /// Progress on standard error: on a terminal a line that changes, elsewhere a new line every five seconds.
     #[default]
     Line,
     /// JSON lines on standard output, for the bench.

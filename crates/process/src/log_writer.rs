@@ -280,7 +280,8 @@ mod tests {
             let lines = BufReader::new(&mut reader).lines().map(Result::unwrap);
             lines.take_while(|line| !line.starts_with("eee")).collect()
         });
-        // Repeat the line `end`, at which the reader stops, because the log drops it until the reader has made room.
+        // The reader stops at the line `end`. Write this line again and again, because the log drops it as long as the
+        // pipe is full.
         let lines: Vec<String> = loop {
             writer.write_line(end.as_bytes());
             writer.flush();

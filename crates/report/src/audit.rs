@@ -33,7 +33,7 @@ fn table(audit: &Audit) -> Table {
         "back within",
         "bound",
     ];
-    let mut table = Table::new([("fault", Align::Left)].into_iter().chain(figures.map(right)));
+    let mut table = Table::new([("fault", Align::Wrapped)].into_iter().chain(figures.map(right)));
     for row in &audit.faults {
         let counts = [
             row.void,
@@ -74,4 +74,20 @@ pub(crate) fn losses_in(losses: &[AuditLoss]) -> Option<Section> {
     }
     Some(Section { title: "Missing mail", note: None, body: SectionBody::Figures(table) })
         .filter(|_| !losses.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mailrun_measurement::record::AuditRow;
+
+    #[test]
+    fn the_name_of_a_fault_is_whole_however_many_columns_there_are() {
+        let fault = "power-cut on btrfs".to_owned();
+        let row = AuditRow { fault, void: 1, not_delivered: 1, after_restart: 1, corrupt: 1, ..AuditRow::default() };
+        for width in 40..120 {
+            let text = table(&Audit { faults: vec![row.clone()], ..Audit::default() }).terminal(width);
+            assert!(!text.contains('…') && text.contains("power-cut") && text.contains("btrfs"), "{width}\n{text}");
+        }
+    }
 }

@@ -153,8 +153,8 @@ impl LoadedSpool {
                 (NewestSegment::open(&header, 0, next_id, oldest), false)
             }
         };
-        // Each header proves which older segments were freed. Save this proof in `newest` now, because the latest
-        // header may be in an unfinished or illegible file, which is removed next.
+        // The latest header says which older segments were freed. It may be in an unfinished or illegible file, and such
+        // files are removed next, so copy this statement to the file `newest` before.
         let loses_proof = !(self.unfinished.is_empty() && self.illegible.is_empty());
         (NewestSegment { oldest, ..newest }, is_new || loses_proof)
     }

@@ -344,8 +344,8 @@ impl Replay {
         }
         self.next_id = self.next_id.max(next_id);
         if state == NewestState::Open {
-            // Double `next_id`, because new messages must not get the numbers of lost messages, whose highest number is
-            // unknown. The lost segment hardly had more messages than the spool had before it.
+            // New messages must not get the numbers of lost messages, whose highest number is unknown. Double `next_id`:
+            // this skips as many numbers as all earlier segments had, and the lost segment hardly had more.
             self.next_id = self.next_id.saturating_mul(2);
         }
     }

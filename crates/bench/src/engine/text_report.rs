@@ -38,7 +38,7 @@ impl TextReport {
         Self::new(title, tables, remarks, conclusion)
     }
 
-    /// Makes a report. The title of a report from a record already describes the host, so `title` is kept as it is.
+    /// Makes the report of a stored comparison. Its title already describes the host, so `title` is kept as it is.
     pub(super) fn stored(title: String, tables: Vec<Table>, remarks: Vec<String>, conclusion: Conclusion) -> Self {
         let (text, run_directories) = (String::new(), Vec::new());
         let mut report = Self { title, tables, runs: None, remarks, run_directories, text, conclusion, file: None };

@@ -94,7 +94,8 @@ impl Greylist {
         Self { delay, capacity: max_entries.max(1), seen, order, hasher: RandomState::new() }
     }
 
-    /// Returns true if the triplet was first seen long enough ago to be accepted. An unknown triplet begins to wait.
+    /// Returns true if the triplet was first seen long enough ago to be accepted. An unknown triplet is
+    /// remembered, and its time begins now.
     pub(super) fn passes(&mut self, triplet: Triplet<'_>, now: Duration) -> bool {
         let key = self.hasher.hash_one(triplet);
         if let Some(first) = self.seen.get(&key) {

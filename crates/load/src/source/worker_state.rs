@@ -436,8 +436,8 @@ mod tests {
         list.pop().unwrap().wake();
         assert!(entry.claim());
         assert!(!entry.claim(), "it was busy with the message before");
-        // If a session takes a message before the list wakes it, its entry stays on the list. When the session waits
-        // again, it must not be added a second time.
+        // A session may take a message before the list wakes it, and then stays on the list. When it waits again, it
+        // must not be added to the list a second time.
         park(&entry, &mut list);
         assert!(entry.claim());
         assert!(!entry.claim(), "it was busy with the message before");

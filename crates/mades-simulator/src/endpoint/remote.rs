@@ -177,7 +177,7 @@ impl BrokerQueues {
     pub(super) async fn changed(&mut self) {
         match self.reports.recv().await {
             Some(report) => self.record(report),
-            // Wait forever, because the supervisor has ended and sends no reports. `take_failure` returns the reason.
+            // Wait forever, because the supervisor has ended and sends no reports. `take_failure` returns why it ended.
             None => std::future::pending().await,
         }
     }

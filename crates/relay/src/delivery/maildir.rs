@@ -359,7 +359,8 @@ mod tests {
             Err(MaildirError::Denied { .. })
         ));
         assert!(files(&root.join("tmp")).is_empty());
-        // Now remove the file, as an operator would. The next delivery must create the directory `new` itself.
+        // The file `new` was in the place of the directory. Remove it, as an operator would: the next delivery must then
+        // create the directory.
         fs::remove_file(root.join("new")).unwrap();
         assert!(deliver(&root, &MaildirNames::new("x"), NOW, &test_message(b"text")).is_ok());
     }

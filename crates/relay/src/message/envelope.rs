@@ -212,7 +212,7 @@ pub(crate) enum RecipientFate {
     /// The message was delivered, and the sender asked for a DSN (NOTIFY=SUCCESS).
     Confirmed(Confirmation),
     Failed(DeliveryRefusal),
-    /// The message became too old. Contains the last refusal, if there was one.
+    /// The relay gave up the message because of its age. Contains the last refusal, if there was one.
     Expired(Option<DeliveryRefusal>),
     /// An operator removed the message, and nobody gets a DSN about it.
     Removed,

@@ -129,8 +129,8 @@ pub(crate) struct MailQueue<M> {
 
 impl<M: Clone> MailQueue<M> {
     pub(crate) fn new(options: Options, now: Duration) -> Self {
-        // A timer fires up to one grain late. A grain is 1/16 of the first wait, so that lateness hardly lengthens this
-        // wait, but at most one second, which is precise enough for any wait.
+        // A timer fires up to one grain late. A grain is 1/16 of the first wait, which therefore becomes hardly longer.
+        // The longest grain is one second, because later waits are longer and need no more precision than that.
         let grain_ms = (millis(options.schedule.backoff.initial) / 16).clamp(1, 1_000);
         Self {
             connections: ConnectionLists::default(),
