@@ -522,7 +522,8 @@ fn fresh_mail_is_measured_while_a_backlog_is_delivered() {
     assert!(accepted > 0 && ended.out.contains(&format!("{accepted} of {accepted} delivered")), "{}", ended.out);
     let rows: Vec<&str> =
         ended.out.lines().skip_while(|line| !line.contains("fresh mail during the delivery")).collect();
-    assert!(rows.iter().any(|row| row.starts_with(" delivered ") && !row.contains('–')), "{}", ended.out);
+    // A fast host delivers the backlog in so short a time that the report gives times but no rate.
+    assert!(rows.iter().any(|row| row.starts_with(" delivered ") && row.matches('–').count() <= 1), "{}", ended.out);
 }
 
 #[test]
