@@ -1,5 +1,5 @@
-//! How many messages per second a sink can read in mailboxes by IMAP. The server is a stand-in, whose replies cost as little
-//! as possible, so that the sink is the limit.
+//! Measures how many messages per second `mailrun sink` can read from mailboxes over IMAP. The server is a stand-in
+//! whose replies cost as little as possible, so that the sink is the bottleneck.
 //!
 //! `cargo bench --bench mailboxes`. Exit status: 0 if all messages were counted, 2 if the bench could not run.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a bench reports to the terminal")]
@@ -20,9 +20,10 @@ use mailrun_text::table::{Align, Table, right};
 const MAILRUN: &str = env!("CARGO_BIN_EXE_mailrun");
 const RUN: RunId = RunId([9; 16]);
 const MAILBOXES: u64 = 100;
-/// Messages of each mailbox.
+/// Number of messages in each mailbox.
 const MESSAGES: u64 = 2_000;
-/// Messages that the server announces at once. With 1, the sink ends IDLE and fetches for each message.
+/// Numbers of messages that the server announces at once, each of which is measured in a run of its own. With 1, the
+/// sink has to end IDLE and fetch for every single message.
 const BATCHES: [u64; 3] = [1, 10, 100];
 const RUN_LIMIT: Duration = Duration::from_secs(180);
 
@@ -68,7 +69,7 @@ fn measure() -> anyhow::Result<Table> {
     Ok(table)
 }
 
-/// Lets a sink read all messages, and returns its record.
+/// Lets a sink read all messages, and returns the record that it writes with `--json`.
 fn read_all(batch: u64) -> anyhow::Result<Record> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
@@ -98,16 +99,17 @@ fn mailboxes_at(address: SocketAddr) -> String {
     format!("imap://user{{0..{}}}@{address}", MAILBOXES - 1)
 }
 
-/// Serves each connection as another mailbox.
+/// Serves each connection as a mailbox of its own: the first as mailbox 0, the second as mailbox 1, and so on.
 fn serve_all(listener: &TcpListener, batch: u64) {
     for (mailbox, stream) in (0..).zip(listener.incoming()) {
         let Ok(stream) = stream else { return };
-        // A connection that breaks ends its thread, and the sink then misses messages.
+        // Ignore the error of a broken connection, because the sink then waits for missing messages
+        // until `RUN_LIMIT`, and the benchmark fails.
         std::thread::spawn(move || serve(&stream, mailbox, batch).ok());
     }
 }
 
-/// Announces messages as soon as the sink waits for some.
+/// Serves one mailbox. Each time the sink sends IDLE, the server announces the next `batch` messages.
 fn serve(stream: &TcpStream, mailbox: u64, batch: u64) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     let mut out = stream;

@@ -32,8 +32,8 @@ const IDLE_SESSIONS: usize = 1_000;
 const IDLE_LIMIT_BYTES: u64 = 16 * MEGABYTE;
 const BUSY_SESSIONS: usize = 10_000;
 const BUSY_LIMIT_BYTES: u64 = 64 * MEGABYTE;
-/// Number of messages of the busy sessions. It is so large that the first sessions are still busy
-/// when the last one opens.
+/// Number of messages that the busy sessions send together. It is so large that the first sessions are still busy when
+/// the last one opens.
 const BUSY_MESSAGES: u64 = 400_000;
 /// Descriptors that a program needs in addition to its sessions.
 const OTHER_DESCRIPTORS: u64 = 100;
@@ -41,7 +41,7 @@ const OTHER_DESCRIPTORS: u64 = 100;
 const PATIENCE: Duration = Duration::from_secs(20);
 const RUN_LIMIT: Duration = Duration::from_secs(180);
 const SAMPLE_EVERY: Duration = Duration::from_millis(20);
-/// Time for the work that a program may still do after the last session has fallen silent.
+/// Pause before memory is read: a program may still have work to do after the last session has fallen silent.
 const SETTLE: Duration = Duration::from_millis(600);
 
 fn main() -> ExitCode {
@@ -76,8 +76,8 @@ fn measure() -> anyhow::Result<Vec<Row>> {
     let mut rows = Vec::new();
     let descriptors = getrlimit(Resource::Nofile);
     if descriptors.maximum.is_none_or(|most| most >= BUSY_SESSIONS as u64 + OTHER_DESCRIPTORS) {
-        // Measure this first, while this process still has its original limit. Children inherit the
-        // limit and must raise it themselves.
+        // Measure this before the limit on open files is raised below. The programs under test then
+        // inherit the original limit, and must raise it themselves.
         rows.extend(busy().context("10,000 sessions")?);
     } else {
         println!("SKIPPED: 10,000 sessions: the hard limit on open files is {:?} (ulimit -Hn)", descriptors.maximum);
@@ -130,8 +130,7 @@ fn busy() -> anyhow::Result<[Row; 2]> {
     Ok([row("source", at_source), row("sink", at_sink)])
 }
 
-/// Measures a thousand sessions that have sent EHLO, and then the same sessions after a message
-/// each.
+/// Measures the sink's memory when a thousand sessions have sent EHLO, and again after a message from each of them.
 fn idle_sink() -> anyhow::Result<[Row; 2]> {
     eprintln!("{IDLE_SESSIONS} idle sessions at the sink");
     let (sink, address) = start_sink()?;
@@ -163,7 +162,7 @@ fn idle_sink() -> anyhow::Result<[Row; 2]> {
     Ok([row("idle after EHLO", greeted), row("idle after a message each", used)])
 }
 
-/// Measures a thousand sessions that have sent a message and receive no reply to it.
+/// Measures the source's memory when each of a thousand sessions has sent a message and gets no reply to it.
 fn idle_source() -> anyhow::Result<Row> {
     eprintln!("{IDLE_SESSIONS} idle sessions at the source");
     let (server, all_stalled) = Stalled::listen(IDLE_SESSIONS)?;
@@ -201,7 +200,7 @@ fn ask(session: &mut BufReader<TcpStream>, words: &[u8], class: u8) -> anyhow::R
     expect_reply(session, class)
 }
 
-/// Reads a reply to its last line. The reply's code must begin with `class`.
+/// Reads a reply, which may have several lines. Fails unless its code begins with `class`.
 fn expect_reply(session: &mut impl BufRead, class: u8) -> anyhow::Result<()> {
     loop {
         let mut line = String::new();

@@ -3,10 +3,10 @@
 //!
 //! `cargo bench --bench side_by_side -- [--quick] [--rounds N] [--only c,r,p,s,64k,10m,c1,r1,s1,c8,r8,s8] [--halves] [--keep-awake on]`
 //!
-//! The rules: every contestant sends the same number of messages with exactly the same number of
-//! octets (a scale counts them first), over the same number of sessions, on loopback. Contestants
-//! take turns (A B C A B C …), each with a new sink. The same clock measures all of them, from the
-//! start of the source's process to its end. A run is long enough that its start does not matter.
+//! The rules: every contestant sends the same number of messages of the same size over the same number of sessions, on
+//! loopback. Before the first run, the bench counts the octets of a message from each source and corrects the size that
+//! it asks for. Contestants take turns (A B C A B C …), each with a new sink. The same clock measures all of them, from
+//! the start of the source's process to its end. A run is so long that the time to start the process does not matter.
 //! Exit status: 0 if all targets are met, 1 if a target is missed, 2 if the bench could not run.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a bench reports to the terminal")]
 
@@ -35,22 +35,22 @@ struct Options {
     /// Rounds of each shape; each contestant runs once a round.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: Option<u32>,
-    /// Three rounds of short runs: a look, not a measurement.
+    /// Make only three rounds of short runs, whose results are too unsure to judge by.
     #[arg(long)]
     quick: bool,
     /// Only these shapes: c, r, p, s, 64k, 10m, and with 1 or 8 sessions c1, r1, s1, c8, r8, s8.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
-    /// Also measure mailrun's source and sink each against the other half of the raw pair.
+    /// Also measure mailrun's source with the raw sink, and the raw source with mailrun's sink.
     #[arg(long)]
     halves: bool,
-    /// Leave mailrun out: what the raw pair and smtp-source do here.
+    /// Leave mailrun out, and measure only the raw pair and smtp-source.
     #[arg(long)]
     without_mailrun: bool,
     /// Keep the processors of this host from sleeping, as mailrun bench does.
     #[arg(long, value_enum, default_value = "auto")]
     keep_awake: KeepAwakeMode,
-    /// Cargo says this to every bench.
+    /// Has no effect. `cargo bench` passes this option to every bench.
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -60,7 +60,7 @@ impl Options {
         self.rounds.unwrap_or(if self.quick { 3 } else { 5 })
     }
 
-    /// Duration of a run of the raw pair. The others take longer.
+    /// Returns how long a run of the raw pair takes. Slower contestants send as many messages and so take longer.
     fn run_seconds(&self) -> f64 {
         if self.quick { 0.6 } else { 2.0 }
     }
@@ -157,8 +157,8 @@ fn measure<'a>(options: &Options, shape: &'a Shape, weights: &mut Weights) -> an
     Ok(Standing { shape, lanes })
 }
 
-/// Returns the number of messages that keep the raw pair busy for this long. The attempts also warm
-/// the machine up.
+/// Returns the number of messages that keep the raw pair busy for `seconds`, found by trial runs. These runs also warm
+/// up the machine.
 fn enough_messages(shape: &Shape, seconds: f64) -> anyhow::Result<u64> {
     let mut messages = u64::from(shape.sessions) * 10;
     for _ in 0..16 {
@@ -172,7 +172,7 @@ fn enough_messages(shape: &Shape, seconds: f64) -> anyhow::Result<u64> {
     bail!("{messages} messages took no time at all")
 }
 
-/// Size arguments that the scale has found, so that each is determined only once.
+/// Cache of the size arguments by program and message size, so that each of them is determined only once.
 #[derive(Default)]
 struct Weights(HashMap<(Program, u64), u64>);
 

@@ -4,11 +4,11 @@
 //! `cargo bench --bench tls -- [--quick] [--rounds N] [--only full,resumed,bulk]`
 //!
 //! The rules: all contestants use the same certificate, cipher and versions. Contestants take turns
-//! (A B C A B C …), with client and server on a core each. The cost of a handshake is the processor
-//! time of the side that is compared. The rate would not be fair: a client and a server that wait
-//! for each other mainly show how fast this machine wakes them. The same client is measured with
-//! both servers, and both clients are measured with the same server. Exit status: 0 if all targets
-//! are met, 1 if a target is missed, 2 if the bench could not run.
+//! (A B C A B C …), with client and server on a core each. Handshakes are compared by the processor
+//! time that they cost a side. Rates would not be a fair comparison, because a client and a server
+//! that wait for each other mainly show how fast this machine wakes them. To compare two servers,
+//! the same client is measured with both, and to compare two clients, the same server. Exit status:
+//! 0 if all targets are met, 1 if a target is missed, 2 if the bench could not run.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a bench reports to the terminal")]
 
 #[path = "ruler/party.rs"]
@@ -41,16 +41,16 @@ struct Options {
     /// Rounds; each contestant runs once a round.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: Option<u32>,
-    /// Three rounds: a look, not a measurement.
+    /// Make only three rounds, whose results are too unsure to judge by.
     #[arg(long)]
     quick: bool,
-    /// File for the tables as JSON, which `mailrun report` shows.
+    /// Write the tables as JSON to this file, for `mailrun report`.
     #[arg(long)]
     json: Option<PathBuf>,
-    /// Only these: full, resumed (which measures full handshakes too), bulk.
+    /// Measure only these: full, resumed (which measures full handshakes too), bulk.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
-    /// Cargo says this to every bench.
+    /// Has no effect. `cargo bench` passes this option to every bench.
     #[arg(long, hide = true)]
     bench: bool,
 }

@@ -10,9 +10,9 @@ const LINE_OCTETS: usize = 80;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// `c`: each message has its own connection, and every command waits for the reply before it.
+    /// `c`: each message has its own connection, and each command is sent after the reply to the one before.
     ConnectionEach,
-    /// `r`: all messages share one connection, and every command waits for the reply before it.
+    /// `r`: a session sends all its messages on one connection, and each command after the reply to the one before.
     Reuse,
     /// `p`: MAIL, RCPT and DATA go out in one write, and the body in another.
     Group,
@@ -41,9 +41,9 @@ pub(super) struct Plan {
     pub(super) messages: u64,
     pub(super) sessions: usize,
     pub(super) mode: Mode,
-    /// MAIL, RCPT and DATA.
+    /// MAIL, RCPT and DATA, for the modes that send them in one write.
     pub(super) group: Vec<u8>,
-    /// The message, the dot and its CRLF.
+    /// The message with its header, and the dot and CRLF that end it.
     pub(super) body: Vec<u8>,
     pub(super) body_and_group: Vec<u8>,
 }
@@ -70,8 +70,8 @@ impl Plan {
     }
 }
 
-/// Builds a message of exactly this length: a header, an empty line and lines of 78 characters. The
-/// last line's CRLF counts.
+/// Builds a message of exactly `octets`, including the last line's CRLF: a header, an empty line and lines of 78
+/// characters.
 fn message(octets: usize) -> anyhow::Result<Vec<u8>> {
     let least = HEADER.len() + 2;
     ensure!(octets >= least, "a message of {octets} octets has no room for its header: {least} is the least");
@@ -79,8 +79,8 @@ fn message(octets: usize) -> anyhow::Result<Vec<u8>> {
     message.extend_from_slice(HEADER);
     while message.len() < octets {
         let left = octets - message.len();
-        // A line cannot be shorter than its CRLF. If one octet would be left for the last line,
-        // this line is one octet shorter.
+        // If only one octet would be left for the last line, make this line one octet shorter,
+        // because the last line needs two octets for its CRLF.
         let line = if left == LINE_OCTETS + 1 { LINE_OCTETS - 1 } else { left.min(LINE_OCTETS) };
         message.extend(std::iter::repeat_n(b'X', line - 2));
         message.extend_from_slice(b"\r\n");

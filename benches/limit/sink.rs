@@ -129,7 +129,7 @@ impl Dialog {
     }
 }
 
-/// The octets before a block that may be the start of the end of data.
+/// The last octets before a block, at most four. The end of data may begin in them and continue in the block.
 #[derive(Default)]
 struct Tail {
     octets: [u8; END_OF_DATA.len() - 1],
@@ -137,13 +137,12 @@ struct Tail {
 }
 
 impl Tail {
-    /// The CRLF of the DATA command counts, so that a lone dot ends an empty message.
+    /// Begins with the CRLF of the DATA command, so that a lone dot right after the command ends an empty message.
     fn at_line_start() -> Self {
         Self { octets: *b"\r\n\0\0", length: 2 }
     }
 
-    /// If an end of data that began before `block` ends in it, returns where the rest of `block`
-    /// begins.
+    /// If the end of data began before `block` and is complete in it, returns where the rest of `block` begins.
     fn past_end(&self, block: &[u8]) -> Option<usize> {
         let (window, length) = self.joined_with(&block[..block.len().min(self.octets.len())]);
         let at = window[..length].windows(END_OF_DATA.len()).position(|octets| octets == END_OF_DATA)?;

@@ -11,7 +11,7 @@ use rustix::net::{RecvFlags, SendFlags};
 /// Maximum number of readable sockets that one `epoll_wait` reports.
 const EVENTS: usize = 1024;
 
-/// Decides whether a side sleeps in the kernel while no socket is readable, or asks again at once.
+/// What a side does while no socket is readable: it sleeps in the kernel, or it polls again at once.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Waiting {
     Sleeps,
@@ -35,8 +35,8 @@ impl<S> Sockets<S> {
         Ok(Self { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?, waiting, table: Vec::new() })
     }
 
-    /// Watches a listener. Its events carry the socket's descriptor, because a listener has no
-    /// session.
+    /// Watches a listener or a connection for input. The key of its events is the number of its descriptor. The table
+    /// has no entry for a listener, which the caller recognizes by this key.
     pub(super) fn watch(&self, socket: &(impl AsFd + AsRawFd)) -> anyhow::Result<()> {
         let key = epoll::EventData::new_u64(u64::from(socket.as_raw_fd().cast_unsigned()));
         Ok(epoll::add(&self.epoll, socket.as_fd(), key, epoll::EventFlags::IN)?)
@@ -62,8 +62,8 @@ impl<S> Sockets<S> {
         self.table.get_mut(key)?.as_mut()
     }
 
-    /// Waits until a socket is readable, and leaves the numbers of the readable descriptors in
-    /// `ready`. There may be none.
+    /// Waits until a socket is readable, and stores the numbers of the readable descriptors in `ready`. There may be
+    /// none if the side spins or a signal arrives.
     pub(super) fn wait(&self, ready: &mut Ready) -> anyhow::Result<()> {
         ready.0.clear();
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -98,8 +98,8 @@ pub(super) fn receive<'a>(socket: &OwnedFd, scratch: &'a mut PageAlignedBuffer) 
     }
 }
 
-/// Writes all octets. While the kernel's buffer is full, it yields the processor to the other side.
-/// The next read will notice a broken connection.
+/// Writes all octets. While the kernel's buffer is full, yields the processor to the other side. Returns silently if
+/// the connection is broken, because the next read notices that.
 pub(super) fn send(socket: &OwnedFd, mut octets: &[u8]) {
     while !octets.is_empty() {
         match rustix::net::send(socket, octets, SendFlags::NOSIGNAL) {

@@ -1,4 +1,4 @@
-//! The raw source: answers each reply with the next command, and counts only the work that is left.
+//! The raw source: answers each reply with the next command, and counts only messages and open connections.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Instant;
@@ -44,7 +44,7 @@ pub(super) fn run(plan: &Plan, waiting: Waiting) -> anyhow::Result<()> {
 }
 
 struct Work {
-    /// Messages that no session has taken up.
+    /// Messages that no session has begun to send.
     left: u64,
     accepted: u64,
     open: usize,
@@ -97,7 +97,7 @@ fn serve(
     Ok(())
 }
 
-/// The reply that a session waits for:
+/// The reply that a session waits for. Each arrow leads to the reply that it waits for next:
 ///
 /// ```text
 /// Greeting → Ehlo → Mail → Recipient → Data → Body → Mail …                                lock step
@@ -129,7 +129,7 @@ struct Session {
 }
 
 impl Session {
-    /// Returns what to send after the reply that the session waited for, if anything.
+    /// Takes the next step after the reply that the session waited for. Returns what to send, if anything.
     fn turn<'a>(&mut self, plan: &'a Plan, work: &mut Work) -> Option<&'a [u8]> {
         let (awaits, octets) = match self.awaits {
             Awaits::Greeting => (Awaits::Ehlo, Some(EHLO)),
@@ -162,18 +162,17 @@ fn begin(plan: &Plan) -> (Awaits, Option<&[u8]>) {
     if plan.mode.is_grouped() { (Awaits::GroupMail, Some(&plan.group)) } else { (Awaits::Mail, Some(MAIL)) }
 }
 
-/// Counts replies in a stream of octets. The octet after the code says whether another line
-/// follows.
+/// Counts replies in a stream of octets. If the octet after a reply's code is a hyphen, another line follows.
 #[derive(Default)]
 struct Replies {
-    /// Number of octets seen of an unfinished line.
+    /// Number of octets already received of an unfinished line.
     column: usize,
     last_line: bool,
 }
 
 impl Replies {
-    /// Returns how many replies `block` completes. A refusal is an error: a dialogue that is
-    /// shortened by refusals would not be comparable.
+    /// Returns how many replies `block` completes. Fails on a refusal, such as 4xx or 5xx, because a dialogue that
+    /// refusals shorten is not comparable with a complete one.
     fn complete(&mut self, block: &[u8]) -> anyhow::Result<usize> {
         let mut complete = 0;
         let mut rest = block;

@@ -1,6 +1,6 @@
-//! The contestants: the raw pair, mailrun, Postfix's test programs, go-smtp-source, and each half
-//! of mailrun with the other half of the raw pair. With few sessions, the raw pair and mailrun also
-//! take part in a version that looks for events instead of sleeping between them.
+//! The contestants: the raw pair, mailrun, Postfix's test programs, go-smtp-source, mailrun's source with the raw sink,
+//! and the raw source with mailrun's sink. With few sessions, the raw pair and mailrun also take part in a second
+//! version, which polls for events instead of sleeping until the next one.
 
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -16,7 +16,7 @@ use super::party::Party;
 use super::processor::processor_time;
 use super::shapes::Shape;
 
-/// A run takes a few seconds. A run that takes this long hangs.
+/// A run takes a few seconds, so a run that takes this long has hung.
 const RUN_LIMIT: Duration = Duration::from_secs(180);
 
 const MAILRUN: &str = env!("CARGO_BIN_EXE_mailrun");
@@ -29,32 +29,33 @@ pub(crate) enum Program {
     GoSmtpSource,
 }
 
-/// A source, and the sink that it is measured with.
+/// A source and a sink that are measured together.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Contestant {
     pub(crate) name: &'static str,
     pub(crate) source: Program,
     pub(crate) sink: Program,
-    /// Decides whether both ends sleep or spin between events. Mailrun spins for the time of
-    /// `BUSY_POLL` and then sleeps.
+    /// Whether source and sink sleep or spin between events. A spinning mailrun still sleeps if nothing happens for
+    /// the time of `BUSY_POLL`.
     pub(crate) waiting: Waiting,
 }
 
-/// Mailrun's option for spinning. The time is longer than a round trip between two ends that are
-/// awake.
+/// Mailrun's option for spinning. 50 us is longer than a round trip between two processes that are awake, so neither of
+/// them falls asleep between messages.
 const BUSY_POLL: &str = "--busy-poll=50us";
 
 pub(crate) const LIMIT: Contestant = asleep("limit → limit", Program::Limit, Program::Limit);
 pub(crate) const MAILRUN_PAIR: Contestant = asleep("mailrun → mailrun", Program::Mailrun, Program::Mailrun);
 pub(crate) const POSTFIX_PAIR: Contestant = asleep("smtp-source → smtp-sink", Program::Postfix, Program::Postfix);
 pub(crate) const GO_PAIR: Contestant = asleep("go-smtp-source → smtp-sink", Program::GoSmtpSource, Program::Postfix);
-/// With few sessions, the spinning contestants show the speed of the machine without the time to
-/// wake it.
+/// The raw pair without sleep. With few sessions, the spinning contestants show how fast the machine is if idle
+/// processors need not wake up first.
 pub(crate) const LIMIT_SPINNING: Contestant =
     Contestant { name: "limit → limit, spinning", waiting: Waiting::Spins, ..LIMIT };
 pub(crate) const MAILRUN_SPINNING: Contestant =
     Contestant { name: "mailrun → mailrun, --busy-poll 50us", waiting: Waiting::Spins, ..MAILRUN_PAIR };
-/// Pairs of one half of mailrun and one half of the raw pair, which show the slow half if mailrun's pair is slow.
+/// Mailrun's source with the raw sink, and the raw source with mailrun's sink. If mailrun's own pair is slow, they show
+/// whether its source or its sink is the cause.
 pub(crate) const HALVES: [Contestant; 2] = [
     asleep("mailrun → limit", Program::Mailrun, Program::Limit),
     asleep("limit → mailrun", Program::Limit, Program::Mailrun),
@@ -68,8 +69,8 @@ const fn asleep(name: &'static str, source: Program, sink: Program) -> Contestan
 pub(crate) struct Load<'a> {
     pub(crate) shape: &'a Shape,
     pub(crate) messages: u64,
-    /// Size argument with which this source sends messages of the shape's size. smtp-source does
-    /// not count its header.
+    /// Message size for the source's command line. It is below the shape's size for smtp-source, which adds its header
+    /// to the size that it is given.
     pub(crate) size_argument: u64,
 }
 
@@ -81,7 +82,8 @@ pub(crate) struct Run {
     pub(crate) sink_microseconds: f64,
 }
 
-/// Runs a new source against a new sink. The time counts from the source's start to its end.
+/// Runs a new source against a new sink. The rate is computed from the time between the start and the end of the
+/// source's process.
 pub(crate) fn run(contestant: Contestant, load: Load<'_>) -> anyhow::Result<Run> {
     let (sink, address) = start_sink(contestant)?;
     let record = tempfile::NamedTempFile::new()?;
@@ -104,7 +106,8 @@ pub(crate) fn run(contestant: Contestant, load: Load<'_>) -> anyhow::Result<Run>
 }
 
 impl Waiting {
-    /// Returns the option for this kind of waiting. It goes behind the program's other words.
+    /// Returns the program's option for this kind of waiting, if it has one. The option must come after all other
+    /// arguments.
     fn words(self, program: Program) -> &'static [&'static str] {
         match (self, program) {
             (Self::Spins, Program::Limit) => &["--spin"],
@@ -131,8 +134,8 @@ fn start_sink(contestant: Contestant) -> anyhow::Result<(Party, SocketAddr)> {
     }
 }
 
-/// smtp-sink cannot report a port that the kernel chooses, so the bench gives it a port that was
-/// free a moment ago.
+/// Starts smtp-sink on a port that was free a moment ago, because smtp-sink cannot report a port that the kernel
+/// chooses.
 fn start_smtp_sink() -> anyhow::Result<(Party, SocketAddr)> {
     let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
     let mut command = Command::new(installed_program("smtp-sink").context("smtp-sink is not installed")?);
@@ -212,8 +215,8 @@ fn reported_rate(program: Program, load: Load<'_>, said: &str, record: &Path) ->
     Ok(rate)
 }
 
-/// Finds one of the older test programs in PATH or in Debian's directories for it, which a normal
-/// user's PATH lacks.
+/// Finds a test program, such as smtp-source, in PATH, /usr/sbin or /usr/local/sbin. The PATH of a normal user on
+/// Debian lacks the last two.
 pub(crate) fn installed_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)

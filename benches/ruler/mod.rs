@@ -1,5 +1,5 @@
-//! Tools that measure every contestant in the same way: the same octets, the same clock, the same
-//! figures of the kernel.
+//! Tools that measure all contestants in the same way: with messages of the same size, by the same clock, and with the
+//! CPU times from the kernel.
 
 pub(crate) mod contestants;
 pub(crate) mod party;

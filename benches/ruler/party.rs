@@ -1,5 +1,5 @@
-//! A child process that takes part in a bench. Its output is read, its end is awaited, and it is
-//! never left behind.
+//! A child process that takes part in a bench. The bench can read its output and wait for its end, and never leaves it
+//! running.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek};
@@ -27,7 +27,7 @@ pub(crate) struct Party {
 }
 
 impl Party {
-    /// Starts a process whose output is read after its end.
+    /// Starts a process without input. `reap` returns its output after its end.
     pub(crate) fn start(command: Command) -> anyhow::Result<Self> {
         Self::start_between(Stdio::null(), command, tempfile::tempfile()?)
     }
@@ -64,20 +64,21 @@ impl Party {
         self.child.id()
     }
 
-    /// Returns true once the process has ended. Its accounts in /proc stay until it is reaped.
+    /// Waits for the process to end. Returns false if it is still running after `limit`. Its CPU time in /proc can be
+    /// read until `reap` or `stop` is called.
     pub(crate) fn ends_within(&self, limit: Duration) -> anyhow::Result<bool> {
         let timeout = Timespec { tv_sec: i64::try_from(limit.as_secs())?, tv_nsec: limit.subsec_nanos().into() };
         Ok(poll(&mut [PollFd::new(&self.end, PollFlags::IN)], Some(&timeout))? > 0)
     }
 
-    /// Returns the output of a process. Fails unless the process ended with success.
+    /// Waits for the process to end and returns its output. Fails unless its exit status is 0.
     pub(crate) fn reap(mut self) -> anyhow::Result<String> {
         let status = self.child.wait()?;
         ensure!(status.success(), "{} ended with {status}: {}", self.command, self.complaint());
         read_back(&self.stdout)
     }
 
-    /// Asks the process to stop, and waits for its end. The caller has to judge the exit status.
+    /// Sends SIGTERM and waits for the process to end. The caller has to judge the exit status.
     pub(crate) fn stop(mut self) -> anyhow::Result<ExitStatus> {
         kill_process(Pid::from_child(&self.child), Signal::TERM)?;
         ensure!(self.ends_within(PATIENCE)?, "{} did not stop on SIGTERM", self.command);
@@ -92,19 +93,19 @@ impl Party {
 
 impl Drop for Party {
     fn drop(&mut self) {
-        // Both calls have no effect on a child that was already waited for.
+        // If the child was already waited for, neither call has an effect.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Sends the first line. The thread keeps reading, so that the pipe of a process that writes more
-/// never fills up.
+/// Starts a thread that reads the output. The receiver gets the first line. The thread reads on after that, because the
+/// process would block if its pipe filled up.
 fn first_line(stdout: ChildStdout) -> Receiver<String> {
     let (sender, receiver) = channel();
     std::thread::spawn(move || {
         for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-            // Ignore the error: nobody waits for the lines after the first.
+            // Ignore the error, because the receiver may be gone after the first line.
             let _ = sender.send(line);
         }
     });

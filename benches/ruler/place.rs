@@ -1,7 +1,7 @@
 //! Describes the machine that a measurement runs on.
 
-/// Describes the machine for the first line of a report. Warns of other work, which distorts every
-/// figure.
+/// Describes the machine for the first line of a report. Warns if the load average is above 0.5, because other work
+/// distorts all figures.
 pub(crate) fn place() -> String {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let system = rustix::system::uname();

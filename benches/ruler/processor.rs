@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use anyhow::Context;
 
-/// Returns the user and system time of all threads, in the kernel's ticks of 10 ms. The time can
-/// still be read after the process has ended, until somebody waits for it.
+/// Returns the user and system time of all threads. The kernel counts it in ticks of 10 ms. The time can still be read
+/// after the process has ended, until its parent waits for it.
 pub(crate) fn processor_time(pid: u32) -> anyhow::Result<Duration> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The name, field 2, is in parentheses and may contain spaces. utime and stime are fields 14
-    // and 15.
+    // Split after the program's name (field 2), because this name is in parentheses and may contain
+    // spaces. Fields 14 and 15 are utime and stime.
     let (_, fields) = stat.rsplit_once(')').context("/proc/PID/stat has a name in parentheses")?;
     let ticks = |field: usize| -> anyhow::Result<u64> {
         Ok(fields.split_whitespace().nth(field - 3).context("/proc/PID/stat is too short")?.parse()?)

@@ -14,10 +14,12 @@ use super::shapes::{Dialogue, Shape};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Approximate size of smtp-source's header. The scale corrects the difference.
+/// Approximate size of smtp-source's header, for the first guess. After weighing a message of that size,
+/// `size_argument` corrects the guess.
 const SMTP_SOURCE_HEADER_OCTETS: u64 = 130;
 
-/// Returns the size argument that makes `program` send messages of exactly `octets`.
+/// Returns the size argument that makes `program` send messages of exactly `octets`, or of at most 2 octets more or
+/// less for smtp-source and go-smtp-source.
 pub(crate) fn size_argument(program: Program, octets: u64) -> anyhow::Result<u64> {
     let counts_body = matches!(program, Program::Postfix | Program::GoSmtpSource);
     let guess = if counts_body { octets - SMTP_SOURCE_HEADER_OCTETS } else { octets };
@@ -28,8 +30,8 @@ pub(crate) fn size_argument(program: Program, octets: u64) -> anyhow::Result<u64
     }
     let argument = (guess + octets).saturating_sub(weight);
     let weight = weigh(program, argument)?;
-    // The header contains the process id, which may have another digit in a new process, and lines
-    // have ends of two octets.
+    // Allow a difference of two octets: the header contains the process id, which may be a digit
+    // longer or shorter in a new process, and each line end takes two octets.
     ensure!(weight.abs_diff(octets) <= 2, "{program:?} cannot be made to send {octets} octets: it sent {weight}");
     Ok(argument)
 }
@@ -75,8 +77,8 @@ fn next_connection(listener: &TcpListener, limit: Instant) -> anyhow::Result<Opt
     Ok(Some(stream))
 }
 
-/// Serves a dialogue to its end. Returns `None` if no message came, because a source may first only
-/// test whether the server listens.
+/// Serves one connection to its end and returns the octets of its message. Returns `None` if no message came, because a
+/// source may first connect only to test whether the server listens.
 fn serve(stream: TcpStream) -> anyhow::Result<Option<u64>> {
     let mut replies = stream.try_clone()?;
     let mut lines = BufReader::new(stream);

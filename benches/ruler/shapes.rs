@@ -1,7 +1,8 @@
-//! The shapes of load that are compared, and the targets of mailrun in each.
+//! The shapes of load (dialogue, sessions and message size) under which the contestants are compared, and mailrun's
+//! targets in each of them.
 
 pub(crate) struct Shape {
-    /// Name for `--only`.
+    /// Name that selects this shape with `--only`.
     pub(crate) name: &'static str,
     pub(crate) title: &'static str,
     pub(crate) dialogue: Dialogue,
@@ -12,7 +13,8 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// True if a processor may be idle between two events.
+    /// Returns true if a processor may become idle between two events, because there are few sessions and their
+    /// messages are small.
     pub(crate) fn leaves_processors_idle(&self) -> bool {
         self.sessions <= 8 && self.message_octets == DEFAULT_OCTETS
     }
@@ -27,7 +29,7 @@ pub(crate) enum Dialogue {
 }
 
 impl Dialogue {
-    /// Name in the command line of the raw pair.
+    /// Returns the letter for this dialogue on the command line of the raw source.
     pub(crate) fn letter(self) -> &'static str {
         match self {
             Self::ConnectionEach => "c",
@@ -37,7 +39,7 @@ impl Dialogue {
         }
     }
 
-    /// Options of `mailrun source`.
+    /// Returns the options with which `mailrun source` holds this dialogue.
     pub(crate) fn mailrun_options(self) -> &'static [&'static str] {
         match self {
             Self::ConnectionEach => &["--pipelining", "off"],
@@ -47,7 +49,8 @@ impl Dialogue {
         }
     }
 
-    /// Options of smtp-source, or `None` because it cannot pipeline.
+    /// Returns the options with which smtp-source holds this dialogue, or `None` if the dialogue is pipelined, which
+    /// smtp-source cannot do.
     pub(crate) fn smtp_source_options(self) -> Option<&'static [&'static str]> {
         match self {
             Self::ConnectionEach => Some(&[]),
@@ -67,16 +70,16 @@ pub(crate) struct Target {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Measure {
-    /// Share of the raw pair's rate.
+    /// Mailrun's rate divided by the raw pair's rate.
     OfLimit,
-    /// Multiple of the rate of smtp-source with smtp-sink.
+    /// Mailrun's rate divided by the rate of smtp-source with smtp-sink.
     OfSmtpSource,
     GigabytesPerSecond,
 }
 
 pub(crate) const DEFAULT_OCTETS: u64 = 400;
 
-/// The targets are those of issue 2, "Speed and memory".
+/// All shapes. Their targets come from issue 2, "Speed and memory".
 pub(crate) const SHAPES: [Shape; 12] = [
     Shape {
         name: "c",
@@ -134,8 +137,7 @@ pub(crate) const SHAPES: [Shape; 12] = [
     few("s8", "stream, one write", Dialogue::Stream, 8, &[]),
 ];
 
-/// Builds a shape of small messages over so few sessions that processors fall asleep between the
-/// messages.
+/// Builds a shape with small messages and so few sessions that processors become idle between messages.
 const fn few(
     name: &'static str,
     title: &'static str,

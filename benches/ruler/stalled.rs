@@ -1,4 +1,4 @@
-//! A server that takes each session up to the end of its first message, and never answers that.
+//! A server that receives the first message of each session and never replies to it.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -18,8 +18,8 @@ pub(crate) struct Stalled {
 }
 
 impl Stalled {
-    /// Starts a thread that serves this many sessions one after the other, each to its end of data.
-    /// The receiver gets a message when all sessions are stalled.
+    /// Starts a thread that serves this many sessions one after the other, each up to the end of its message. The
+    /// receiver is notified when all of them wait for their reply.
     pub(crate) fn listen(sessions: usize) -> anyhow::Result<(Self, Receiver<()>)> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         rustix::net::listen(&listener, BACKLOG)?;
@@ -37,7 +37,7 @@ impl Stalled {
         Ok((Self { address, thread }, wait))
     }
 
-    /// Returns the open sessions, or the reason why there are fewer than were asked for.
+    /// Waits for the thread and returns the open sessions. Fails if there are fewer than requested, with the reason.
     pub(crate) fn sessions(self) -> anyhow::Result<Vec<TcpStream>> {
         self.thread.join().map_err(|_| anyhow::anyhow!("the stalled server panicked"))?
     }
@@ -52,7 +52,7 @@ fn accept(listener: &TcpListener) -> anyhow::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Returns `None` if the connection closed before it sent a message.
+/// Serves a session up to the end of its message. Returns `None` if the client closes the connection before that.
 fn stall(mut stream: TcpStream) -> anyhow::Result<Option<TcpStream>> {
     stream.write_all(b"220 stalled ESMTP\r\n")?;
     let mut lines = BufReader::new(stream.try_clone()?);

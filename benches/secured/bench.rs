@@ -1,4 +1,4 @@
-//! What all runs share: a certificate, two cores, and the placement of both sides.
+//! What all runs of the TLS bench share: a certificate, and a core of its own for each of client and server.
 
 use std::ffi::OsStr;
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use crate::processor::processor_time;
 
 const MAILRUN: &str = env!("CARGO_BIN_EXE_mailrun");
 
-/// A run takes a few seconds. A run that takes this long hangs.
+/// A run takes a few seconds, so a run that takes this long has hung.
 const RUN_LIMIT: Duration = Duration::from_secs(120);
 
 /// Side of a connection. Each side has its own core.
@@ -24,7 +24,8 @@ pub(crate) enum Side {
     Client,
 }
 
-/// Certificate, placement and version of OpenSSL that all runs use.
+/// What all runs use: the directory with the certificate, whether each side is pinned to a core, and the version of
+/// OpenSSL.
 pub(crate) struct Bench {
     directory: tempfile::TempDir,
     is_pinned: bool,
@@ -40,7 +41,7 @@ pub(crate) struct Run {
 }
 
 impl Bench {
-    /// Creates the bench with a new certificate, ECDSA on P-256.
+    /// Creates the bench with a new self-signed certificate (ECDSA on P-256).
     pub(crate) fn new() -> anyhow::Result<Self> {
         let Ok(version) = Command::new("openssl").arg("version").output() else {
             bail!("openssl is not installed (Debian: apt-get install openssl)");
@@ -76,8 +77,8 @@ impl Bench {
         self.directory.path().join(name)
     }
 
-    /// Returns a command that runs the program on the side's core. `taskset` replaces itself by the
-    /// program, so the process id is that of the program.
+    /// Returns a command that runs the program on the side's core by `taskset`. `taskset` replaces itself by the
+    /// program, so the command's process id is the program's.
     pub(crate) fn command(&self, side: Side, program: impl AsRef<OsStr>) -> Command {
         if !self.is_pinned {
             return Command::new(program);
@@ -91,7 +92,7 @@ impl Bench {
         command
     }
 
-    /// Starts mailrun's sink, with TLS from the first octet on or without TLS.
+    /// Starts mailrun's sink with `--tls`: `implicit`, which is TLS from the first octet on, or `none`.
     pub(crate) fn start_sink(&self, tls: &str) -> anyhow::Result<(Party, SocketAddr)> {
         let mut command = self.command(Side::Server, MAILRUN);
         command.args(["sink", "--listen", "127.0.0.1:0", "--live", "json", "--workers", "1", "--tls", tls]);
@@ -107,7 +108,7 @@ impl Bench {
         command
     }
 
-    /// Waits for the client to end, and reads the processor time of both sides.
+    /// Starts the client, waits for it to end, and measures the processor time of both sides during the run.
     pub(crate) fn attend(&self, server: &Party, client: impl FnOnce() -> anyhow::Result<Party>) -> anyhow::Result<Run> {
         let server_before = processor_time(server.pid())?;
         let began = std::time::Instant::now();

@@ -1,5 +1,5 @@
-//! Large messages under TLS, compared with the same octets sent by OpenSSL's programs and with the
-//! limit set by the cipher.
+//! Large messages over TLS. Mailrun's rate is compared with that of OpenSSL's programs for the same number of octets,
+//! and with the highest rate that the speed of the cipher allows.
 
 use std::fs::File;
 
@@ -15,7 +15,7 @@ const MESSAGE_OCTETS: u64 = 10 * 1024 * 1024;
 const MESSAGES: u64 = 100;
 const OCTETS: u64 = MESSAGES * MESSAGE_OCTETS;
 
-/// Share of each limit that mailrun must reach.
+/// Mailrun's rate must be at least this share of the rate of OpenSSL's programs and of [`Bulk::limit`].
 const OF_LIMIT: f64 = 0.90;
 
 #[derive(Clone, Copy)]
@@ -26,7 +26,7 @@ struct Carried {
 }
 
 impl Carried {
-    /// Processor time is given per megabyte.
+    /// Converts processor times to microseconds per megabyte.
     fn of(run: &Run) -> Self {
         let by_megabyte = |time: std::time::Duration| time.as_secs_f64() * 1e12 / OCTETS as f64;
         Self {
@@ -56,8 +56,8 @@ impl Bulk {
         })
     }
 
-    /// Returns the highest rate that TLS allows: each octet takes its time in plain text plus its
-    /// time in the cipher.
+    /// Returns the highest rate that TLS allows, in octets per second. Each octet takes as long as without TLS, plus
+    /// the time to encrypt it.
     fn limit(&self) -> f64 {
         1.0 / (1.0 / self.plain.octets_per_s + 1.0 / self.cipher)
     }
@@ -65,7 +65,8 @@ impl Bulk {
 
 fn by_openssl(bench: &Bench) -> anyhow::Result<Carried> {
     let path = bench.path("octets");
-    // The file is a hole. Reading it costs a copy, like reading a file from the page cache.
+    // The file takes no space on the disk, because it consists of one hole. Reading it costs a copy,
+    // like reading a file from the page cache.
     File::create(&path)?.set_len(OCTETS)?;
     let (server, address) = openssl::start_server(bench, Version::Tls13)?;
     let file = File::open(&path)?;

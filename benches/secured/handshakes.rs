@@ -1,5 +1,5 @@
-//! Full and resumed handshakes: which client makes them with which server, and what a handshake
-//! costs each side.
+//! Full and resumed TLS handshakes: the pairs of clients and servers that make them, and the processor time that a
+//! handshake costs each side.
 
 use anyhow::ensure;
 
@@ -10,13 +10,14 @@ use super::shaker::{self, Parting};
 use crate::party::Party;
 use crate::spread::Spread;
 
-/// Share of the limit that a side must reach, in handshakes per second of processor time.
+/// Per second of processor time, mailrun's client or sink must make at least this share of the handshakes that s_time
+/// or s_server of OpenSSL makes.
 const OF_LIMIT: f64 = 0.90;
 
-/// Factor by which resumed handshakes must be faster than full handshakes.
+/// With TLS 1.2, the rate of resumed handshakes must be at least this multiple of the rate of full handshakes.
 const OF_FULL: f64 = 3.0;
 
-/// Number of parallel connections when the rate is measured.
+/// Number of parallel connections of [`Pair::ManyToSink`], which measures the rate.
 const SESSIONS: u32 = 8;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -59,8 +60,8 @@ impl Case {
         format!("{}, {}", self.version.name(), if self.kind == Kind::Full { "full" } else { "resumed" })
     }
 
-    /// s_time reads nothing after the handshake. It therefore never receives a ticket of TLS 1.3
-    /// and cannot resume with TLS 1.3.
+    /// Returns true if OpenSSL's s_time can make these handshakes. It cannot resume with TLS 1.3, because it reads
+    /// nothing after the handshake and so never receives a ticket.
     fn is_for_s_time(self) -> bool {
         self != Self { version: Version::Tls13, kind: Kind::Resumed }
     }
@@ -70,7 +71,7 @@ impl Case {
     }
 }
 
-/// A client and a server, in the order of their turns.
+/// A client and a server. Within a round, the pairs take turns in this order.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Pair {
     TimeToServer,
@@ -107,7 +108,7 @@ struct Taken {
     server_us: f64,
 }
 
-/// All runs of a round, grouped by case.
+/// All runs of a round: for each case, the runs of its pairs.
 pub(crate) type Round = Vec<Vec<Shaken>>;
 
 pub(crate) struct Shaken(Taken);
@@ -154,7 +155,7 @@ fn taken(pair: Pair, run: &Run, count: u64, seconds: f64) -> Taken {
     }
 }
 
-/// Only a signal ends s_server, so its exit status does not matter.
+/// Stops a server. Ignores the exit status, because s_server only ever ends by a signal.
 pub(crate) fn end(server: Party) -> anyhow::Result<()> {
     server.stop().map(drop)
 }
@@ -186,7 +187,7 @@ impl Judge<'_> {
         Spread::of(self.runs(case, pair).iter().map(value))
     }
 
-    /// Divides the first value by the second, round by round.
+    /// Returns the ratio of a value in one case and pair to the same value in another, for the two runs of each round.
     fn ratio(&self, one: (Case, Pair), other: (Case, Pair), value: fn(&Taken) -> f64) -> Option<Spread> {
         let one = self.runs(one.0, one.1);
         let other = self.runs(other.0, other.1);
@@ -226,9 +227,9 @@ impl Judge<'_> {
         }
     }
 
-    /// A resumed handshake of TLS 1.2 needs no public-key operation. With TLS 1.3, a key exchange
-    /// is still needed (psk_dhe_ke, RFC 8446 §2.2), so mailrun's gain is compared with that of
-    /// OpenSSL's server.
+    /// Compares resumed with full handshakes. A resumed handshake of TLS 1.2 needs no public-key operation, so it must
+    /// be faster by `OF_FULL`. With TLS 1.3, it still needs a key exchange (psk_dhe_ke, RFC 8446 §2.2), so mailrun's
+    /// gain is only shown next to the gain of OpenSSL's server.
     fn resumption(&self, case: Case) -> Vec<Target> {
         let full = Case { kind: Kind::Full, ..case };
         let gain = self.ratio((case, Pair::ManyToSink), (full, Pair::ManyToSink), |taken| taken.per_s);

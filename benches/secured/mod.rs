@@ -1,4 +1,4 @@
-//! The programs of a TLS run, OpenSSL's and mailrun's, and the results of their runs.
+//! The TLS bench: runs the programs of OpenSSL and of mailrun, and compares their results.
 
 pub(crate) mod bench;
 pub(crate) mod bulk;

@@ -12,13 +12,12 @@ use super::bench::{Bench, Side};
 use super::handshakes::{Kind, Version};
 use crate::party::Party;
 
-/// Cipher of `openssl speed`. It is the same as that of [`Version::cipher`].
+/// Name for `openssl speed` of the cipher that all runs use, see [`Version::cipher`].
 const CIPHER: &str = "aes-256-gcm";
 
 const RECORD_OCTETS: &str = "16384";
 
-/// Duration for s_time, which counts whole seconds of the clock. A run therefore takes between one
-/// and this many seconds.
+/// Duration of s_time in seconds. s_time counts whole seconds of the clock, and so runs for one to two seconds.
 const SECONDS: &str = "2";
 
 impl Version {
@@ -29,7 +28,7 @@ impl Version {
         }
     }
 
-    /// Selects the only cipher that is measured, which is the first that rustls offers.
+    /// Returns the options that allow only the cipher that is measured. It is the first one that rustls offers.
     fn cipher_options(self) -> [&'static str; 2] {
         match self {
             Self::Tls13 => ["-ciphersuites", "TLS_AES_256_GCM_SHA384"],
@@ -38,11 +37,11 @@ impl Version {
     }
 }
 
-/// Starts a server that discards its input. Its own standard input stays open, because at the end
-/// of that input it would spin.
+/// Starts s_server and discards what it receives. Its standard input is a pipe that stays open, because s_server would
+/// spin at the end of its input.
 pub(crate) fn start_server(bench: &Bench, version: Version) -> anyhow::Result<(Party, SocketAddr)> {
-    // s_server cannot report a port that the kernel chooses, so the bench gives it a port that was
-    // free a moment ago.
+    // s_server cannot report which port the kernel has chosen, so find a free port here, and let
+    // s_server listen on it.
     let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
     let mut command = bench.command(Side::Server, "openssl");
     command.args(["s_server", "-quiet", "-accept", &address.to_string(), version.option()]);
@@ -61,12 +60,13 @@ fn nowhere() -> anyhow::Result<File> {
     Ok(File::options().read(true).write(true).open("/dev/null")?)
 }
 
-/// Connects and sends something other than TLS, so that the server drops the connection at once.
+/// Returns true if the server accepts connections. Sends something other than TLS, so that the server closes this
+/// connection at once.
 fn answers(address: SocketAddr) -> bool {
     TcpStream::connect(address).and_then(|mut stream| stream.write_all(b"QUIT\r\n")).is_ok()
 }
 
-/// Starts a client that connects again and again.
+/// Starts s_time, which makes one handshake after the other, each on a new connection.
 pub(crate) fn start_s_time(bench: &Bench, version: Version, kind: Kind, to: SocketAddr) -> anyhow::Result<Party> {
     let mut command = bench.command(Side::Client, "openssl");
     let kind = match kind {
@@ -78,8 +78,8 @@ pub(crate) fn start_s_time(bench: &Bench, version: Version, kind: Kind, to: Sock
     Party::start(command)
 }
 
-/// Parses s_time's output and returns the number of its connections. The output has a mark for each
-/// connection, `r` for a resumed one, and then `951 connections in 0.84s; …`.
+/// Returns the number of connections from s_time's output. Fails if they were not of the requested kind. The output has
+/// a letter for each connection, `r` for a resumed one, and then `951 connections in 0.84s; …`.
 pub(crate) fn connections(said: &str, kind: Kind) -> anyhow::Result<u64> {
     let line = said.lines().find(|line| line.contains(" connections in ")).context("s_time gave no count")?;
     let count: u64 = line.split_whitespace().next().context("no count")?.parse()?;
@@ -100,8 +100,8 @@ pub(crate) fn start_s_client(bench: &Bench, version: Version, file: File, to: So
     Party::start_between(file.into(), command, nowhere()?)
 }
 
-/// Returns how many octets per second a core can encrypt in records of the usual size, if it does
-/// nothing else.
+/// Measures how many octets per second a core can encrypt in records of 16 KiB, the largest of TLS, if it does nothing
+/// else.
 pub(crate) fn speed(bench: &Bench) -> anyhow::Result<f64> {
     let mut command: Command = bench.command(Side::Client, "openssl");
     command.args(["speed", "-mr", "-seconds", "1", "-bytes", RECORD_OCTETS, "-evp", CIPHER]);

@@ -4,8 +4,8 @@ use mailrun_text::table::{Align, Table, right};
 
 use crate::spread::Spread;
 
-/// A rate above this is in octets per second and not in handshakes per second. The table shows it
-/// in GB.
+/// A rate from this value on must be in octets per second, because no contestant makes that many handshakes per second.
+/// The table shows it in GB.
 const LARGE_RATE: f64 = 1e7;
 
 pub(crate) struct Row {
@@ -17,7 +17,7 @@ pub(crate) struct Row {
     pub(crate) targets: Vec<Target>,
 }
 
-/// A ratio, and the least value that it must reach, if any.
+/// A ratio that the table shows, and the minimum that it must reach. Without a minimum, it is shown but not judged.
 pub(crate) struct Target {
     pub(crate) words: &'static str,
     pub(crate) ratio: Option<Spread>,
@@ -50,7 +50,7 @@ impl Row {
     }
 }
 
-/// A row with several ratios takes a line for each.
+/// Builds the table. A row with several ratios becomes several lines, one for each ratio.
 pub(crate) fn table(rows: &[Row]) -> Table {
     let left = |title| (title, Align::Left);
     let figures = ["per second (min–max)", "µs client", "µs server"].map(right);

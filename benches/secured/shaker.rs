@@ -1,4 +1,4 @@
-//! A client that only makes handshakes, like s_time, but with the code of mailrun's source.
+//! A client that only makes TLS handshakes, like OpenSSL's s_time, but with the code of mailrun's source.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -19,10 +19,10 @@ use super::bench::{Bench, Side};
 use super::handshakes::{Kind, Version};
 use crate::party::Party;
 
-/// First word of the command line that makes this program the client.
+/// First argument that makes this program run as the client instead of the bench.
 const ROLE: &str = "tls-shaker";
 
-/// Duration of a run.
+/// Time for which the client makes handshakes.
 const RUN: Duration = Duration::from_millis(800);
 
 /// How a connection ends after the handshake.
@@ -30,12 +30,12 @@ const RUN: Duration = Duration::from_millis(800);
 pub(crate) enum Parting {
     /// The client closes the connection at once, as s_time does.
     AtOnce,
-    /// The client ends its side and reads until the server ends its own. It thereby receives TLS
-    /// 1.3 tickets, which the server sends after the handshake.
+    /// The client shuts down its side and reads until the server closes the connection. So it receives the tickets that
+    /// a server sends after a handshake of TLS 1.3.
     Heard,
 }
 
-/// The client's output at its end.
+/// What the client prints as JSON before it exits.
 #[derive(Default, Serialize, Deserialize)]
 pub(crate) struct Report {
     pub(crate) handshakes: u64,
@@ -61,8 +61,8 @@ pub(crate) fn start(
     Party::start(command)
 }
 
-/// Parses the client's report. Fails if handshakes were not of the requested kind, except the first
-/// of each session.
+/// Parses the client's report. Fails if handshakes were not of the requested kind. If the kind is `Resumed`, up to two
+/// full handshakes per session are allowed, because there is no ticket at first.
 pub(crate) fn report(said: &str, kind: Kind, sessions: u32) -> anyhow::Result<Report> {
     let report: Report = serde_json::from_str(said).context("the shaker's report")?;
     ensure!(report.handshakes > u64::from(sessions), "the shaker made {} handshakes", report.handshakes);
@@ -76,7 +76,7 @@ pub(crate) fn report(said: &str, kind: Kind, sessions: u32) -> anyhow::Result<Re
     Ok(report)
 }
 
-/// Plays the client if this program was started for that.
+/// Runs the client if the first argument is `ROLE`. Returns `None` if this process is the bench itself.
 pub(crate) fn play(arguments: &[String]) -> Option<anyhow::Result<()>> {
     (arguments.get(1)? == ROLE).then(|| shake_for_a_while(&arguments[2..]))
 }
@@ -95,7 +95,7 @@ fn shake_for_a_while(words: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Makes handshakes over this number of parallel connections until the time is over.
+/// Makes handshakes in this number of parallel sessions until the time `RUN` is over.
 async fn shake_side_by_side(sessions: usize, to: SocketAddr, tls: ClientTls, parting: Parting) -> io::Result<Report> {
     let until = Instant::now() + RUN;
     let report = Rc::new(RefCell::new(Report::default()));
@@ -135,13 +135,13 @@ async fn shake(to: SocketAddr, tls: &ClientTls, parting: Parting) -> io::Result<
         next_turn().await;
         shutdown(&stream, Shutdown::Write)?;
         let mut room = [0; 4096];
-        // An error at the end does not matter, because the handshake has been made.
+        // Ignore an error while closing, because the handshake is already complete.
         while poll_fn(|_| stream.poll_read(&mut room)).await.is_ok_and(|count| count > 0) {}
     }
     Ok(handshake)
 }
 
-/// Waits for the next turn, because data that was written in this turn may be sent only at its end.
+/// Waits for the next turn of the event loop, because the loop may send the data of this turn only at its end.
 async fn next_turn() {
     let mut has_waited = false;
     poll_fn(|cx| {

@@ -1,5 +1,5 @@
-//! Parses any text as the URL of a broker, as a message id, and as a shape of load. An accepted value must stay the
-//! same when it is written and read again.
+//! Parses any text as the URL of a broker, as a message id, and as a load shape such as `quarter-hour:3x40`. An
+//! accepted value must stay the same when it is written and read again.
 #![no_main]
 use mailrun_mades_bench::MarketShape;
 

@@ -1,6 +1,6 @@
-//! Feeds any bytes to a server session, whole and cut into blocks. The session must report and send the same in
-//! both cases, and must come to rest. The last octet of the input chooses limits, what is offered, whether the
-//! client is turned away, and cuts.
+//! Feeds arbitrary bytes to a server session, once as a whole and once cut into blocks. The session must report and
+//! send the same in both cases, and must close when its time-out expires. The last octet of the input chooses the
+//! limits, the extensions on offer, the cuts, and whether the greeting refuses the client.
 #![no_main]
 #[path = "../../crates/smtp/tests/all/host.rs"]
 mod host;
@@ -22,7 +22,7 @@ fn limits(choice: u8) -> Limits {
     }
 }
 
-/// Returns an offer for each choice, from no extensions to all of them.
+/// Returns what the server offers and requires. Three bits of `choice` add AUTH and XCLIENT, STARTTLS, or LMTP.
 fn offer(choice: u8, limits: &Limits) -> Offer {
     let mut offer = Offer::new(limits);
     if choice & 0x10 != 0 {

@@ -1,5 +1,5 @@
-//! The GitHub action (`action.yml`) and the GitLab component (`templates/mailrun.yml`): the commands of their steps, run by bash
-//! as GitHub does. No step has been run by GitHub or GitLab itself.
+//! Tests of the GitHub action (`action.yml`) and of the GitLab component (`templates/mailrun.yml`). bash runs the
+//! commands of their steps, as on GitHub. GitHub and GitLab themselves have not run any step yet.
 use crate::manual::{page, root};
 use crate::party::{Ended, MAILRUN, Sink, peer, run, skip};
 use serde_json::Value;
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 /// Prints the documents of a YAML file as a JSON list.
 const TO_JSON: &str = "import json, sys, yaml; print(json.dumps(list(yaml.safe_load_all(open(sys.argv[1])))))";
 
-/// `None`, with a note, if Python's YAML reader is missing.
+/// Reads the documents of a YAML file. Returns `None`, and notes the skipped test, if Python's YAML reader is missing.
 pub(crate) fn documents(name: &str) -> Option<Vec<Value>> {
     let python = peer("python3")?;
     if run(&python, &["-c", "import yaml"]).code != Some(0) {
@@ -46,7 +46,8 @@ impl Job {
         self.place.path().join(name).to_str().unwrap().to_owned()
     }
 
-    /// Puts a `mailrun` on the PATH that notes its arguments and ends with the next of these statuses.
+    /// Puts a fake `mailrun` on the PATH. Each call of it notes its arguments, and ends with the next of these exit
+    /// statuses.
     fn with_statuses(statuses: &str) -> Self {
         let job = Self::new();
         job.write("statuses", statuses);
@@ -83,7 +84,8 @@ impl Job {
 #[test]
 fn a_run_that_cannot_tell_is_repeated_once() {
     let Some([_, measure, _]) = steps() else { return };
-    // Statuses of mailrun in their order, runs wanted, status of the step, number of calls.
+    // Each row has the exit statuses of successive mailrun calls, the number of runs that the step must make, the
+    // expected status of the step, and the expected number of calls.
     for (statuses, runs, status, calls) in [
         ("0", "1", 0, 1),
         ("3\n0", "1", 0, 2),
@@ -148,14 +150,15 @@ fn an_undecided_comparison_warns_and_a_regression_fails() {
     }
 }
 
-/// Packs this build as a release would be, with the checksum of another file beside its own.
+/// Packs this build like a release, and returns the URL of the directory of releases. SHA256SUMS has the output of the
+/// command `checksum`, and a line for another file.
 fn release(job: &Job, checksum: &str) -> String {
     let name = format!("mailrun-{}-x86_64-unknown-linux-gnu-static", env!("CARGO_PKG_VERSION"));
     let version = job.path(&format!("releases/v{}", env!("CARGO_PKG_VERSION")));
     let packed = job.path(&format!("packed/{name}"));
     fs::create_dir_all(&version).unwrap();
     fs::create_dir_all(&packed).unwrap();
-    // The program itself has 200 MB in a build for tests.
+    // Pack a script that starts the program, because the program itself has 200 MB in a test build.
     let program = Path::new(&packed).join("mailrun");
     fs::write(&program, format!("#!/bin/sh\nexec {MAILRUN} \"$@\"\n")).unwrap();
     fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
@@ -179,7 +182,7 @@ fn the_step_installs_the_archive_of_a_release_and_checks_its_sum() {
     {
         let job = Job::new();
         let releases = release(&job, checksum);
-        // No other mailrun or cargo-binstall may be found.
+        // This path keeps the step from finding another mailrun or cargo-binstall.
         let path = "PATH=bin:/usr/bin:/bin";
         job.write("step", &install);
         let place = format!("--chdir={}", job.place.path().display());
@@ -223,7 +226,7 @@ fn the_steps_measure_keep_and_compare() {
     let after = with("", "after");
     assert_eq!(job.step(&measure, &after).code, Some(0));
     let compared = job.step(&compare, &[&after[..], &[("SAVE_BASELINE", "false")]].concat());
-    // Two runs a side prove nothing.
+    // Two runs on each side are too few to show or rule out a regression.
     assert!(compared.code == Some(0) && compared.out.contains("neither be shown nor ruled out"), "{compared:?}");
     assert!(job.place.path().join("after/compared.html").exists());
     let missed = job.step(&measure, &with("accepted.p99 < 1us", "missed"));
@@ -247,7 +250,7 @@ fn the_component_has_the_inputs_and_commands_of_the_action() {
             "{name}"
         );
     }
-    // Each variable of a step is an input of the same name.
+    // Each environment variable of a step must take its value from the input of the same name.
     let steps = action[0]["runs"]["steps"].as_array().unwrap();
     let variables = steps.iter().filter_map(|step| step["env"].as_object()).flatten();
     for (name, value) in variables.chain(job["variables"].as_object().unwrap()) {

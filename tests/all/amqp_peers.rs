@@ -16,7 +16,7 @@ fn all_came_back(ended: &Ended) {
 #[test]
 #[ignore = "slow: make test-slow PART=brokers"]
 fn qpid_proton_gets_back_what_it_sent() {
-    // Debian packages the module for the system's Python only.
+    // Use the system's Python, because Debian's package of the module is only for that Python.
     let python = "/usr/bin/python3";
     if std::process::Command::new(python).args(["-c", "import proton"]).status().is_ok_and(|status| status.success()) {
         let program = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/peers/proton_client.py");

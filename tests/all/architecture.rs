@@ -1,8 +1,10 @@
-//! The structure of the tree: crates and the direction of imports.
+//! Tests of the tree's structure: crates depend on each other, and modules import each other, only in the allowed
+//! directions.
 use crate::source_text::{Source, root, sources, use_tree};
 use std::fs;
 
-/// Each crate with the crates that it may depend on, which come after it. docs/architecture.md has the same lines.
+/// Each crate with the crates that it depends on. A crate may depend only on crates further down in this list.
+/// docs/architecture.md has the same lines.
 const CRATES: [(&str, &[&str]); 29] = [
     ("mailrun", &["cli", "compat"]),
     (
@@ -178,14 +180,15 @@ fn uses(line: &str, path: &str) -> bool {
         let before = line[..at].chars().next_back();
         let after = line[at + path.len()..].chars().next();
         let is_name = |c: char| c.is_alphanumeric() || c == '_';
-        // A type may be preceded by its module's path. A crate or a module must not be.
+        // A type also counts after the path of its module. A crate or a module counts only at the start of a path.
         let is_type = path.starts_with(|c: char| c.is_uppercase());
         let begins = !before.is_some_and(|c| is_name(c) || (c == ':' && !is_type));
         begins && (path.ends_with(":") || !after.is_some_and(is_name))
     })
 }
 
-/// Reports whether an import names the path, something below it, or the type.
+/// Reports whether an import names the path or something below it. If `path` is the name of a type, reports whether the
+/// import names a type with this name in any module.
 fn imports(import: &str, path: &str) -> bool {
     let below = import.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"));
     below || (path.starts_with(|c: char| c.is_uppercase()) && import.ends_with(&format!("::{path}")))
@@ -227,7 +230,7 @@ const CORE: &[&str] = &[
 #[test]
 fn imports_run_downward_only() {
     let rules: [(&[&str], Vec<&str>); 10] = [
-        // A report is made only from records.
+        // Reports are made from records alone, so this crate needs no files, clocks or sockets.
         (&["crates/report/src"], CORE.to_vec()),
         (&["crates/schedule/src"], CORE.to_vec()),
         // Source and sink must not depend on each other.
@@ -278,8 +281,9 @@ fn every_way_to_write_an_import_is_caught() {
     }
 }
 
-/// Only `mailrun_lock` may decide what a lock does after a panic. Code that unwraps a lock ends every thread that
-/// locks it later, and code that takes a poisoned lock for a missing value answers wrongly.
+/// Only `mailrun_lock` may decide what a lock does after the thread that held it has panicked. If other code unwraps
+/// such a poisoned lock, every thread that takes it later panics as well. If other code treats it as a missing value,
+/// the answers are wrong.
 #[test]
 fn a_poisoned_lock_is_used_by_one_rule() {
     let sources = sources(&["crates", "src"]).into_iter();
@@ -288,14 +292,14 @@ fn a_poisoned_lock_is_used_by_one_rule() {
     assert!(found.is_empty(), "use mailrun_lock::lock, or unpoisoned for what is no Mutex: {found:#?}");
 }
 
-/// Places before the unit tests of a file that look at whether a lock is poisoned.
+/// Returns the places in a file's production code that check by themselves whether a lock is poisoned.
 fn own_lock_rules(source: &Source) -> Vec<String> {
     let code = source.without_tests().lines().map(|line| line.split("//").next().unwrap_or_default().trim());
     let code = code.collect::<Vec<_>>().join(" ").replace(" .", ".");
     let unwraps = [".expect(", ".unwrap", ".ok()", ".map(", ".map_err(", ".is_ok()", ".is_err()"];
     let locks = code.match_indices(".lock()").filter(|(at, lock)| {
         let rest = &code[at + lock.len()..];
-        // The lock of a spool's disk is a file's, which cannot be poisoned.
+        // `disk.lock()` is allowed: it locks a file of the spool, and the lock of a file cannot be poisoned.
         let statement = code[..*at].rsplit(['{', '}', ';']).next().unwrap_or_default();
         let is_matched = statement.contains("Ok(") || statement.contains("match ");
         !statement.ends_with("disk") && (is_matched || unwraps.iter().any(|unwrap| rest.starts_with(unwrap)))

@@ -22,7 +22,7 @@ impl Audited {
         let place = tempfile::tempdir().unwrap();
         let out = place.path().join("out");
         let words = [&["audit", recipe, "--out", out.to_str().unwrap()], words].concat();
-        // On a busy host, a round of a server that syncs often takes half a minute.
+        // Allow 15 minutes: on a busy host, each round takes half a minute if the server calls sync often.
         let ended = Process::start(MAILRUN, &words).finish_within(Duration::from_secs(900));
         let json = fs::read(out.join("run.json")).unwrap_or_else(|error| panic!("{error}: {ended:?}"));
         Self { ended, record: Record::from_json(&json).unwrap(), place }
@@ -48,7 +48,8 @@ impl Audited {
 
     fn expect_kept_word(&self, faults: &[&str], rounds: u64) {
         assert_eq!(self.outcome(), (Some(0), Some(Outcome::Pass)), "{:?}", self.ended);
-        // PASS says that nothing arrived changed, or no more than a threshold allows.
+        // Changed messages need no check here: with PASS, no more of them arrived than a threshold allows, by default
+        // none.
         let rows: Vec<&AuditRow> = self.audit().faults.iter().filter(|row| !row.is_remark).collect();
         let expected: Vec<&str> = faults
             .iter()
@@ -133,8 +134,8 @@ fn a_server_that_does_not_sync_is_found_out_by_power_cuts_alone() {
         return;
     }
     Audited::of("mailrun:write", &["--rounds", "1", "--inject", "kill"]).expect_kept_word(&["kill"], 1);
-    // A power cut may happen to keep everything that was written; about one in six does. On a host that stands still for
-    // seconds more do, because most mail is delivered by then.
+    // About one power cut in six happens to keep everything that was written. On a host that stalls for seconds, more
+    // power cuts lose no mail, because most mail is delivered before the cut. So try up to three seeds.
     let audit = |seed: &str| {
         Audited::of(
             "mailrun:write",
@@ -181,7 +182,7 @@ fn a_server_that_does_not_sync_is_found_out_by_power_cuts_alone() {
         assert!(restarted.out.contains(words), "{words}: {restarted:?}");
     }
     assert!(!run.join("restart").exists(), "nothing of the restarts is left");
-    // What somebody has cut off, given up or deleted is told, and is no crash.
+    // `explain` must report a log that somebody has truncated, and a log that the audit gave up because of its length.
     let place = audited.place.path().join("out").join(&round);
     let calls = fs::read(place.join("calls.jsonl")).unwrap();
     fs::write(place.join("calls.jsonl"), &calls[..calls.len() / 2]).unwrap();
@@ -207,7 +208,7 @@ fn our_relay_keeps_its_word_on_a_disk_that_fails() {
 fn mail_that_comes_with_the_next_start_is_not_lost() {
     let place = tempfile::tempdir().unwrap();
     let file = place.path().join("second.toml");
-    // Its second start does not see the mail of the first.
+    // The second start of this server uses another spool, so it does not see the mail of the first start.
     let second = "durability = \"sync\"\ncommand = [\"sh\", \"-c\", \"echo >> {dir}/starts; spool=a; [ $(wc -l < \
                   {dir}/starts) != 2 ] || spool=b; echo $spool > {dir}/spool; exec {mailrun} relay --listen {listen} --to \
                   {to} --spool {dir}/$spool\"]\n[queue]\ncommand = [\"sh\", \"-c\", \"{mailrun} queue list --spool \
@@ -223,7 +224,8 @@ fn mail_that_comes_with_the_next_start_is_not_lost() {
 fn old_mail_that_is_sent_again_after_another_start_had_not_been_missing() {
     let place = tempfile::tempdir().unwrap();
     let file = place.path().join("again.toml");
-    // Its third start delivers once more what was in the queue before the second.
+    // The third start of this server uses a copy of the spool from before the second start, so it delivers that mail
+    // once more.
     let again = "durability = \"sync\"\ncommand = [\"sh\", \"-c\", \"echo >> {dir}/starts; spool=a; case $(wc -l < \
                  {dir}/starts) in 2) cp -a {dir}/a {dir}/b;; 3) spool=b;; esac; echo $spool > {dir}/spool; exec \
                  {mailrun} relay --listen {listen} --to {to} --spool {dir}/$spool\"]\n[queue]\ncommand = [\"sh\", \"-c\", \
@@ -271,8 +273,7 @@ fn a_server_that_stays_away_is_no_loss_and_its_last_words_are_told() {
 fn a_server_that_comes_back_and_dies_is_no_loss_either() {
     let place = tempfile::tempdir().unwrap();
     let file = place.path().join("twice.toml");
-    // The server reports a queue that is never empty, so that the audit is still waiting when the
-    // server dies.
+    // The server reports a queue that is never empty, so that the audit is still waiting when the server dies.
     let twice = "durability = \"sync\"\ncommand = [\"sh\", \"-c\", \"if [ -e {dir}/was ]; then { sleep 4; kill -9 \
                  $$; } & fi; touch {dir}/was; exec {mailrun} relay --listen {listen} --to {to} --spool \
                  {dir}/spool\"]\n[queue]\ncommand = [\"echo\", \"1\"]\nempty = \"0\"\n";
@@ -293,7 +294,8 @@ fn a_server_may_end_once_after_an_error_of_its_disk() {
     }
     let place = tempfile::tempdir().unwrap();
     let file = place.path().join("late.toml");
-    // The first start ends a second after the server's directory was full. The second start ends soon, or stays.
+    // The first server process ends one second after its directory was full. The second process keeps running in the
+    // first case, and ends soon in the second case.
     for (second, code, never_back) in [("true;", 0, 0), ("{ sleep 0.5; kill -9 $$; } &", 1, 1)] {
         let command = format!(
             "if mkdir {{dir}}/was; then {{ while echo x > {{state}}/probe; do sleep 0.05; done; sleep 1; kill -9 $$; \
@@ -361,7 +363,8 @@ fn what_the_disk_that_forgets_lacks_is_named_and_no_failure_of_the_server() {
     }
     let place = tempfile::tempdir().unwrap();
     let file = place.path().join("links.toml");
-    // A server that never asks for the link, which its preparation can do without, has no excuse for a loss.
+    // In the last row, only the preparation asks for the link, and it works without it. The missing link is therefore
+    // no excuse if this server loses mail.
     let forgetful = "--durability memory";
     for (preparation, before, options, code, rounds) in [
         ("true", "ln -s x {state}/link || exit 1", "", 3, (0, 1)),
@@ -386,7 +389,7 @@ fn what_the_disk_that_forgets_lacks_is_named_and_no_failure_of_the_server() {
     }
 }
 
-/// Audits a server by the recipe of the page that names `example`, with `own` in its place.
+/// Audits a server with the recipe in docs/audit.md that contains the path `example`. The path `own` replaces it.
 fn audit_as_the_page_says(example: &str, own: &Path) {
     let recipes = page("docs/audit.md").blocks("toml");
     let named: Vec<&String> = recipes.iter().filter(|recipe| recipe.contains(&format!(" {example}"))).collect();
@@ -420,7 +423,8 @@ fn a_server_in_an_image_is_audited_as_the_page_says() {
         fs::copy(from, to).unwrap();
     };
     put(MAILRUN, "/usr/bin/mailrun");
-    // ldd prints lines such as `libc.so.6 => /lib/libc.so.6 (0x…)` and `/lib64/ld-linux-x86-64.so.2 (0x…)`.
+    // ldd prints lines such as `libc.so.6 => /lib/libc.so.6 (0x…)` and `/lib64/ld-linux-x86-64.so.2 (0x…)`. Each word
+    // that begins with a slash is the path of a library.
     let libraries = run("ldd", &[MAILRUN]).out;
     let paths: Vec<&str> = libraries.split_whitespace().filter(|word| word.starts_with('/')).collect();
     assert!(!paths.is_empty(), "{libraries}");
@@ -445,10 +449,10 @@ fn a_queue_command_that_hides_mail_makes_no_audit() {
 #[test]
 fn a_command_that_becomes_a_daemon_is_named() {
     let place = tempfile::tempdir().unwrap();
-    // The command ends before the server greets, or during the load.
+    // The command ends before the server greets (after 0.1 s), or during the load (after 1 s).
     for seconds in ["0.1", "1"] {
         let file = place.path().join("daemon.toml");
-        // The daemon has neither the environment nor the process group of the command.
+        // The daemon leaves the environment and the process group of the command, so neither leads the audit to it.
         let daemon = format!(
             "durability = \"sync\"\ncommand = [\"sh\", \"-c\", \"setsid env -i {{mailrun}} relay --listen {{listen}} \
              --to {{to}} --spool {{dir}}/spool & sleep {seconds}\"]\n"
@@ -527,8 +531,9 @@ fn our_relay_keeps_its_word_for_many_rounds_of_each_fault() {
     let faults = if has_disk() { "kill,stop,power-cut,disk-full,read-error" } else { "kill,stop" };
     let audits: Vec<(u64, &str)> = seeds.flat_map(|seed| faults.split(',').map(move |fault| (seed, fault))).collect();
     rows::each(&audits, |(seed, fault)| {
-        // Each start sends again what was in flight at the fault: the message of a quiet round always, and most mail of a
-        // round with several starts. 24 % were measured on a busy host.
+        // After each fault, the relay sends again the mail that was in flight. In a quiet round this is always the one
+        // message, and in a round with several starts it is most of the mail. On a busy host, 24 % of the mail arrived
+        // twice, so the threshold is 50 %.
         let seed = seed.to_string();
         let words = ["--rounds", "5", "--seed", &seed, "--inject", fault, "--threshold", "duplicates <= 50%"];
         let audited = Audited::of("mailrun", &words);
@@ -566,7 +571,8 @@ fn postfix_of_debian_13_keeps_its_word() {
     audit_in_debian("postfix-debian", &["kill", "stop", "power-cut"]);
 }
 
-// Killed between the removals of a delivered message's two files, Sendmail delivers it again without its text.
+// Sendmail keeps a message in two files. If it is killed when it has deleted only one file of a delivered message, it
+// delivers the message again, without its text.
 #[test]
 #[ignore = "slow: make test-slow PART=recipes"]
 fn sendmail_keeps_its_word_without_power_cuts() {
@@ -581,14 +587,14 @@ fn nullmailer_keeps_its_word() {
     audit_in_debian("nullmailer", &["kill", "stop", "power-cut"]);
 }
 
-// Courier syncs a message's file and not its name, so a power cut would lose mail.
+// Courier syncs the file of a message but not its directory entry, so a power cut would lose mail.
 #[test]
 #[ignore = "slow: make test-slow PART=recipes"]
 fn courier_keeps_its_word_without_power_cuts() {
     audit_in_debian("courier", &["kill", "stop"]);
 }
 
-// These two servers do not sync, so a power cut would lose mail.
+// OpenSMTPD and chasquid do not sync, so a power cut would lose mail.
 #[test]
 #[ignore = "slow: make test-slow PART=recipes"]
 fn opensmtpd_keeps_its_word_without_power_cuts() {

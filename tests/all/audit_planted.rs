@@ -1,5 +1,5 @@
-//! Audits of planted servers, each of which keeps or breaks its word in one way. No honest server may be accused, and
-//! each liar must be found.
+//! Audits of planted servers, each of which keeps or breaks the promise of its 250 in one way, for example by not
+//! syncing. An audit must not accuse an honest server, and must find each dishonest one.
 use crate::audit::{Audited, has_disk};
 use crate::party::peer;
 use crate::rows;
@@ -8,7 +8,8 @@ use std::fs;
 
 const RELAY: &str = include_str!("../peers/planted_relay.py");
 
-/// Prints how many messages the server has. While a server has an exclusive lock on its base, only its own count tells.
+/// Prints how many messages the server has. While the server locks its SQLite database exclusively, the script cannot
+/// read it, so the script also adds the number that the server writes to the file `count`.
 const QUEUE: &str = r#"import os, sqlite3, sys
 base = os.path.join(sys.argv[1], "base")
 names = os.listdir(os.path.join(sys.argv[1], "spool"))
@@ -22,13 +23,14 @@ held = len(names) + (int(open(count).read() or 1) if os.path.exists(count) else 
 print(held or "empty")
 "#;
 
-/// A planted server.
+/// A server with or without a fault, and what its audit must find.
 struct Planted {
-    /// The last argument of the relay.
+    /// Last argument of planted_relay.py. It chooses how the server keeps or breaks its promise, for example `no sync`.
     way: &'static str,
     /// Words before the command of the relay, for example to start it in the background. The usual word is `exec`.
     start: &'static str,
-    /// Fixed output of a command for the queue that does not look into the queue.
+    /// Fixed output of the `[queue]` command, which then does not look into the queue. If `None`, [`QUEUE`] counts the
+    /// messages.
     queue: Option<&'static str>,
     faults: &'static str,
     rounds: u32,
@@ -70,7 +72,7 @@ impl Planted {
         Audited::of(file.to_str().unwrap(), &words)
     }
 
-    /// Audits the server. Returns what is wrong with the verdict.
+    /// Audits the server. Returns a description of the verdict if it is not the expected one.
     fn complaint(&self, seed: u64) -> Option<String> {
         let audited = self.audit(seed, "200");
         let (outcome, why) = (audited.record.verdict.outcome, &audited.record.verdict.why);
@@ -99,7 +101,8 @@ const PLANTED: &[Planted] = &[
     Planted::liar("one in 200", "kill", 2),
     Planted::liar("recovery", "kill", 15),
     Planted::liar("memory", "kill", 2),
-    // The audit is the parent of orphans, so a process that has left its group and its environment is killed, too.
+    // The audit becomes the parent of orphaned processes, so it also kills a process that has left the process group
+    // and the environment of its command.
     Planted { start: "setsid env -i PATH=$PATH", ..Planted::liar("memory", "kill", 2) },
     Planted { start: "unshare --pid --fork", ..Planted::liar("memory", "kill", 2) },
     Planted {
@@ -114,7 +117,7 @@ fn a_sync_that_failed_explains_a_loss() {
     if peer("python3").is_none() || !has_disk() {
         return;
     }
-    // By chance, a sync that fails may have written all of a message.
+    // A failed sync may have written a whole message by chance, so try up to four seeds.
     let server = Planted::liar("fsync errors ignored", "sync-error", 2);
     let mut audits = (1..=4).map(|seed| server.audit(seed, "40"));
     let audited = audits.find(|audited| !audited.audit().losses.is_empty()).expect("8 failed syncs took nothing");

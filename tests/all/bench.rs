@@ -11,8 +11,8 @@ use serde_json::Value;
 use std::fs;
 use std::net::TcpListener;
 
-/// Two lines of a script start a sink and a bench at the same time. The bench also finds the address
-/// of `localhost` at which the sink listens, although nothing listens there at first.
+/// If a script starts a sink and a bench at the same time, the bench must wait for the sink. The bench must also find
+/// the address of `localhost` at which the sink listens, although nothing listens there at first.
 #[test]
 fn a_bench_waits_for_a_server_that_is_just_starting() {
     for host in ["127.0.0.1", "localhost"] {

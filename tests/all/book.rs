@@ -164,8 +164,8 @@ fn fault_of_toml(page: &Page, text: &str) -> Option<String> {
     let file = place.path().join("file.toml");
     fs::write(&file, text).unwrap();
     let file = file.to_str().unwrap();
-    // The other file on the relay's page names files that do not exist. relay_control.rs compares it with the file that
-    // the relay's own tests read.
+    // The other configuration on the relay's page names files that do not exist, so check only its syntax here. A test
+    // in relay_control.rs compares it with the file that the relay's own tests read.
     if text.contains("relay.example.com") {
         return text.parse::<toml::Table>().err().map(|error| error.to_string());
     }
@@ -184,7 +184,7 @@ fn fault_of_toml(page: &Page, text: &str) -> Option<String> {
     (!is_right).then(|| format!("{}: {ended:?}", page.name))
 }
 
-/// Returns what is wrong with a block of YAML, or `None` if Python cannot read YAML here.
+/// Returns what is wrong with a block of YAML, or `None` if Python reads it without an error.
 fn fault_of_yaml(python: &str, text: &str) -> Option<String> {
     let place = tempfile::tempdir().unwrap();
     let file = place.path().join("file.yaml");
@@ -205,7 +205,7 @@ fn every_block_of_code_is_read_by_what_it_is_for() {
     for page in pages() {
         for (line, mark, text) in page.marked_blocks() {
             let fault = match mark.as_str() {
-                // docs.rs runs command lines. Other blocks without a language are drawings and output.
+                // The tests in docs.rs run command lines. Blocks without a language are drawings and output.
                 "sh" | "" | "text" => None,
                 "toml" => fault_of_toml(&page, &text),
                 "json" => serde_json::from_str::<Value>(&text).err().map(|error| error.to_string()),
@@ -224,7 +224,7 @@ fn every_block_of_code_is_read_by_what_it_is_for() {
     }
 }
 
-/// Program versions that the scripts install, by the name of the program in the table.
+/// Versions of the programs that the scripts install. The programs have the names of the table in CONTRIBUTING.md.
 fn chosen_versions() -> Vec<(&'static str, String)> {
     let read = |name: &str| fs::read_to_string(root().join(name)).unwrap();
     let after = |text: &str, start: &str| {
@@ -288,7 +288,8 @@ fn crates_include_no_file_from_outside_their_directory() {
             for (place, _) in text.match_indices("include_") {
                 let included = text[place..].split('"').nth(1).unwrap_or_default();
                 let depth = file.parent().unwrap().strip_prefix(&home).unwrap().components().count();
-                // Pages compiled as doctests are outside the crate, so they are compiled only in the repository.
+                // A page that is compiled as a doctest may be outside the crate, because doctests run only in the
+                // repository.
                 let is_page_test = included.ends_with(".md") && text[..place].ends_with("#[cfg(doctest)]\n#[doc = ");
                 if included.matches("../").count() > depth && !is_page_test {
                     outside.push(format!("{}: {included}", file.display()));

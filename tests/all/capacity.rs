@@ -1,5 +1,5 @@
-//! `mailrun capacity`: a search finds the rate that a limited server can take. Lost mail, overload and Ctrl-C end it in
-//! their own ways.
+//! `mailrun capacity`: a search finds the rate that a server with a limit can take. Lost mail, overload and Ctrl-C end
+//! the search, each with its own result.
 use crate::party::{Ended, MAILRUN, Process, Sink, mailrun, skip, wait_until};
 use crate::stand_in_endpoint::Endpoint;
 use serde_json::Value;
@@ -27,13 +27,13 @@ fn a_server_with_a_limit_reads_that_limit() {
     assert_eq!((&result, &result["format"]), (&written, &"mailrun-capacity/1".into()));
     assert!(!result["trials"].as_array().unwrap().is_empty(), "{result}");
     if ended.code == Some(3) || result["goals"][0]["finding"] != "found" {
-        // A machine that is busy with other tests cannot always offer the rate.
+        // Skip the test, because a machine that is busy with other tests cannot always offer the rate.
         return skip("mailrun capacity", &format!("{}", result["capacity"]["verdict"]));
     }
     assert_eq!(ended.code, Some(0), "{ended:?}");
     let rate = result["capacity"]["rate_per_s"].as_f64().unwrap();
-    // A trial of 0.8 s can take 320 messages and the burst of 40. A machine that stalls sends bursts, some of which are
-    // refused.
+    // The range is wide for two reasons. In a trial of 0.8 s, the sink accepts 320 messages and the burst of 40, which
+    // is more than 400/s. A machine that stalls sends bursts, and the sink refuses a part of them.
     assert!((200.0..=600.0).contains(&rate), "{rate}: {result}");
     let plan = &result["plan"];
     assert!((plan["stable_per_s"].as_f64().unwrap() - rate * 0.6).abs() < 0.01, "{plan}");
@@ -68,7 +68,7 @@ fn a_server_has_as_many_cores_as_each_search_gives_it() {
         assert_eq!(row["per_core_per_s"].as_f64(), per_core, "{result}");
         assert!(Path::new(row["directory"].as_str().unwrap()).join("capacity.json").is_file(), "{result}");
     }
-    // The relay was limited to one processor in the first trial.
+    // In the first trial, the relay is limited to one processor, so its list of processors is a single number.
     let lists = fs::read_to_string(place.path().join("cpus")).unwrap();
     let first = lists.lines().next().unwrap().trim_start_matches("Cpus_allowed_list:").trim();
     assert!(first.parse::<u32>().is_ok(), "{lists}");
@@ -93,7 +93,7 @@ fn all_trials_have_one_relay() {
         Some(times.parse().unwrap_or(1))
     });
     let pids = fs::read_to_string(place.path().join("pids")).unwrap();
-    // The relay may also have been stopped after the last trial because of mail left in its queue.
+    // There may be fewer processes: if mail is left after the last trial, the relay is only stopped.
     let most = 1 + restarts.unwrap_or(0);
     assert!((1..=most).contains(&pids.lines().count()), "{pids} {result}");
     assert!(!place.path().join("out/relay-1/relay.spool").exists(), "{ended:?}");
@@ -153,7 +153,7 @@ fn mail_that_another_server_did_not_deliver_ends_the_search() {
     let server = sink.address();
     let words = [server.as_str(), "--sink", sink.url(), "--goal", "delivered.p99 < 1s", "--lost-after", "500ms"];
     let (ended, result) = capacity(&[&words, &SHORT[..]].concat(), place.path());
-    // A busy machine may void a trial before.
+    // On a busy machine, earlier trials may be void. The search must still end because of lost mail.
     assert_eq!((ended.code, &result["capacity"]["ending"]), (Some(3), &"mail_lost".into()), "{ended:?}");
     let verdict = ended.out.lines().last().unwrap();
     assert!(verdict.starts_with("INCONCLUSIVE  ") && verdict.contains("were not delivered within 0.5 s"), "{ended:?}");

@@ -9,7 +9,7 @@ use std::fs;
 enum Host {
     Relay {
         relay: Relay,
-        /// Removes the server's files when it is dropped.
+        /// Kept because dropping it removes the relay's files.
         _den: Den,
     },
     Sink(Sink),
@@ -66,7 +66,8 @@ fn hosts() -> Vec<(Host, Files)> {
     vec![(relay, files), (sink, sink_files)]
 }
 
-/// Replaces the live certificate by renaming, as certbot does. Returns a copy for clients that trust it.
+/// Renames a new certificate and key to the server's files, as certbot does. Returns the path of a copy of the
+/// certificate, for clients that trust it.
 fn rotate(files: &Files, number: usize) -> String {
     let name = format!("renewed-{number}");
     let [certificate, key] = files.certificate(&name, &["localhost"]);
@@ -80,7 +81,7 @@ fn copy_of_live(files: &Files) -> String {
     files.keep("first.ca", &fs::read_to_string(files.path("live.pem")).unwrap())
 }
 
-/// Returns the number of times that the server has written this text.
+/// Returns how often the server has written this text to standard error.
 fn said(host: &Host, what: &str) -> usize {
     host.process().complained().matches(what).count()
 }
@@ -92,7 +93,8 @@ fn a_renewed_certificate_is_shown_without_a_signal_and_a_broken_one_changes_noth
         assert!(host.is_trusted_by(&first));
         let second = rotate(&files, 2);
         host.await_shown(&second, &first);
-        // First a key that does not match, then garbage. Each must be reported once.
+        // First replace the key by one that does not match the certificate, and then the certificate by garbage. The
+        // server must report each of these faults once.
         let key = fs::read(files.path("live.key")).unwrap();
         let [_, other] = files.certificate("other", &["localhost"]);
         fs::rename(other, files.path("live.key")).unwrap();
@@ -134,7 +136,7 @@ fn under_load_nobody_notices_that_a_certificate_is_renewed() {
         let to = host.address();
         let tls = ["--tls", "starttls", "--insecure", &to];
         let base = [&["source"], tls.as_slice()].concat();
-        // One long session, and one session per message.
+        // The first source sends all messages in one long session, the second opens a session for each message.
         let lasting = ["--sessions", "1", "--reuse", "--messages", "40", "--think-time", "100ms", "--json", &record];
         let lasting = Process::start(MAILRUN, &[&base, lasting.as_slice()].concat());
         let brief_record = files.path("brief.json");
@@ -177,10 +179,10 @@ fn whom_a_relay_trusts_is_read_again_when_it_changes() {
         let words = ["--tls", "starttls", "--cacert", &renewed, "--tls-name", "localhost", "--messages", "1"];
         (accepted(&source(&sink.address(), &words).record) == 1).then_some(())
     });
-    // An open connection would be reused without a new handshake.
+    // Wait until the relay has closed its connection, because it would reuse an open one without a new handshake.
     wait_until("no connection", || (metric(&relay, "couriers") == 0).then_some(()));
     submit();
-    // One message was sent to the next hop directly.
+    // Two messages go through the relay, and the test sent one message to the next hop directly.
     let sent = 3;
     wait_until("a refusal to trust it", || (metric(&relay, "unreachable_total") > 0).then_some(()));
     assert!(sink.ask("/status")["recipients"].as_u64().unwrap() < sent);

@@ -1,6 +1,6 @@
 //! A CI gate as users write it: a script under `sh -eu` that runs a bench and releases only if the bench passes.
-//! `verdict`, `thresholds`, `endings` and `mades` test which runs pass; the crates `measurement` and `mades` test it on
-//! records alone.
+//! The modules `verdict`, `thresholds`, `endings` and `mades` test which runs pass. The crates `measurement` and
+//! `mades` test the same on records alone.
 use crate::party::{Ended, MAILRUN, Process, Sink, low_port, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;

@@ -1,8 +1,8 @@
 //! Files of a crate must not import each other in circles, so that each can be read after the files that it imports.
 //!
 //! An import is a path in production code, in a `use` or inline. A re-exported name counts as an import of the file
-//! that defines it. A file and its ancestors (`mod.rs`, `lib.rs`) are files like others: what children need of a parent
-//! that uses them is in a file of its own.
+//! that defines it. The rule also applies to a file and its ancestors (`mod.rs`, `lib.rs`). So if a parent uses its
+//! children, anything that the children need must be in a separate file.
 use crate::source_text::{Source, expand, root, sources, use_tree};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -68,7 +68,8 @@ impl CrateFiles {
         Self(sources.iter().map(|source| (module(source), ModuleFile::parse(source))).collect())
     }
 
-    /// Module and name that `path` resolves to from the module `from`, or `None` outside this crate.
+    /// Resolves a path that occurs in the module `from`. Returns the module that defines the path's item, and the
+    /// item's name, or `None` if the path leads out of this crate.
     fn resolve(&self, from: &[String], path: &[String]) -> Option<(ModulePath, String)> {
         let ups = path.iter().take_while(|name| *name == "super").count();
         let full = match path.first()?.as_str() {
@@ -86,7 +87,7 @@ impl CrateFiles {
         Some(behind.unwrap_or_else(|| (module, name.clone())))
     }
 
-    /// Names that each module imports, by the module that defines them.
+    /// Returns the names that each module imports, grouped by the module that defines them.
     fn imports(&self) -> BTreeMap<&ModulePath, BTreeMap<ModulePath, BTreeSet<String>>> {
         let mut imports: BTreeMap<_, BTreeMap<ModulePath, BTreeSet<String>>> = BTreeMap::new();
         for (module, file) in &self.0 {
@@ -109,7 +110,8 @@ impl CrateFiles {
         circular_edges(edges).into_iter().map(import).collect()
     }
 
-    /// Circles between the top-level modules of the crate, each with all its submodules.
+    /// Returns the circular imports between the crate's top-level modules. Imports of a submodule count as imports of
+    /// its top-level module.
     fn circular_root_modules(&self) -> Vec<(String, String)> {
         let imports = self.imports();
         let edges = imports.iter().flat_map(|(from, targets)| {
@@ -162,7 +164,7 @@ fn no_modules_of_the_bench_import_from_each_other_in_a_circle() {
     assert_eq!(bench.circular_root_modules(), [], "starting a server must not need a scenario");
 }
 
-/// Circular imports of a crate with these files, as `from to`.
+/// Returns the circular imports of a crate with these files, each as `FROM TO`.
 fn circular(files: &[(&str, &str)]) -> Vec<String> {
     let source = |(path, text): &(&str, &str)| Source { path: format!("src/{path}"), text: (*text).to_owned() };
     let found = CrateFiles::new(&files.iter().map(source).collect::<Vec<_>>());
@@ -197,7 +199,7 @@ fn tests_comments_other_crates_and_what_a_parent_only_hands_on_are_no_circle() {
     let low =
         "use crate::Options;\nuse std::b::High;\n// crate::b\n#[cfg(test)]\nmod tests {\n    use crate::Top;\n}\n";
     assert_eq!(circular(&[library, ("a.rs", low), ("b.rs", "use std::a::Low;\n")]), [""; 0]);
-    // A parent of which a child needs something, and which needs nothing of its children, is below them.
+    // A parent that uses nothing of its children is below them, so a child may use the parent.
     let parent = ("lib.rs", "mod a;\npub struct Options;\n");
     assert_eq!(circular(&[parent, ("a.rs", "use crate::Options;\n")]), [""; 0]);
 }

@@ -192,7 +192,7 @@ fn each_bad_run_is_a_line_and_the_others_are_compared() {
     ];
     for (path, words) in &bad {
         let all = place.compare(&["--fail-on-regression", "5%", path]);
-        // The same with the bad run on the judged side.
+        // The bad run must cause the same error if it is on the judged side.
         let judged = mailrun(&["compare", &place.path("b"), path, "--against", &place.path("a")]);
         for all in [all, judged] {
             assert_eq!(all.code, Some(2), "{path}: {all:?}");
@@ -205,7 +205,7 @@ fn each_bad_run_is_a_line_and_the_others_are_compared() {
             );
         }
     }
-    // The last path is a valid run that was named twice.
+    // Leave out the last path, which is a valid run that was named twice.
     let bad = &bad[..bad.len() - 1];
     let paths: Vec<&str> = bad.iter().map(|(path, _)| path.as_str()).collect();
     let every = place.compare(&[&paths[..], &["--json", "-"]].concat());

@@ -44,7 +44,7 @@ fn rounds_run_in_blocks_and_few_have_no_verdict() {
     let rows = result["comparisons"][0]["metrics"].as_array().unwrap();
     assert!(rows.len() == 2 && rows.iter().all(|row| row["verdict"] == "too few rounds"), "{result}");
     assert!(ended.out.contains("\nb against a: 4 rounds, too few for a verdict, which takes 20.\n"), "{ended:?}");
-    // If the hypervisor took a quarter of a round's time, that round is repeated.
+    // Check the order only if no round was repeated: a round is repeated if the hypervisor took a quarter of its time.
     if result["invalid_rounds"] == 0 {
         assert!(lines(&order).concat().ends_with("abbabaababba"), "{:?}", lines(&order));
     }
@@ -129,7 +129,7 @@ fn the_last_one_left_keeps_its_warm_up() {
 fn an_invalid_round_is_repeated_and_counted() {
     let place = tempfile::tempdir().unwrap();
     let runs = place.path().join("runs");
-    // The fifth run fails, which is one of the counted rounds.
+    // The fifth run of contestant b fails. It belongs to a counted round.
     let fifth = format!("echo x >> {0}; if [ $(wc -l < {0}) = 5 ]; then exit 1; fi;", runs.display());
     let words = ["--contestant", &contestant("a", ""), "--contestant", &contestant("b", &fifth), "--rounds", "4"];
     let (ended, result) = compare(&words, &place);
@@ -160,7 +160,7 @@ fn ctrl_c_prints_what_is_known() {
     let good = contestant("a", "");
     let words = [&["compare"], &SHORT[..], &["--contestant", &good, "--contestant", &noted]].concat();
     let running = Process::start(MAILRUN, &words);
-    // One calibration run and two of the first block come before the counted runs.
+    // Before its counted runs, contestant b runs three times: once for calibration and twice in the first block.
     wait_until("some rounds", || (lines(&runs).len() > 7).then_some(()));
     running.interrupt_group();
     let ended = running.finish();
@@ -276,7 +276,7 @@ fn system_calls_are_counted_exactly() {
     assert!(rows[0]["values"].as_array().unwrap().len() == 2 && rows[0]["values"][0].as_f64() > Some(1.0), "{result}");
     assert_eq!((&rows[1]["change"], &rows[1]["values"][0]), (&"none".into(), &0.0.into()), "{result}");
     assert!(ended.out.contains("\nsyncs a message: b 0, as a.\n"), "{ended:?}");
-    // The commands, 400 bytes of message, and the header field with the trace.
+    // For each message, the source sends the commands, 400 bytes of message, and the header field with the trace.
     assert!(rows[2]["values"][0].as_f64() > Some(400.0) && rows[2]["change"] == "none", "{result}");
     assert!(rows[3]["values"][0].as_f64() > Some(4.0), "{result}");
 }

@@ -56,7 +56,7 @@ fn man_shows_every_page_without_a_warning() {
     let pages: Vec<_> = fs::read_dir(place.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
     assert!(pages.len() > 40, "{}", pages.len());
     for page in pages {
-        // Every glibc has this locale. man warns about locales that are not installed.
+        // Use a locale that every glibc has, because man warns about locales that are not installed.
         let shown = run("env", &["LC_ALL=C.UTF-8", &man, "--warnings", "-l", page.to_str().unwrap()]);
         assert!(shown.code == Some(0) && shown.err.is_empty(), "{}: {}", page.display(), shown.err);
         assert!(shown.out.contains("EXIT STATUS"), "{}: {}", page.display(), shown.out);

@@ -1,13 +1,15 @@
-//! deploy/compose/compose.yaml: the command of each service in a network namespace and under a host name of its own, joined by a
-//! bridge as Compose joins them. Postfix is that of Debian 13, like the one in the image. The image of mailrun has a test of its
-//! own (packaging/tests/image.sh), and `report` is busybox's web server, which is not run.
+//! Tests deploy/compose/compose.yaml without containers. The command of each service runs in its own network namespace
+//! and under its own host name, and a bridge joins the namespaces, as Compose does. Postfix comes from Debian 13, like
+//! the one in the image. The image of mailrun has its own test (packaging/tests/image.sh). The service `report` is
+//! busybox's web server, and is not run.
 use crate::action::documents;
 use crate::manual::root;
 use crate::party::{MAILRUN, Process, is_root, peer, skip};
 use serde_json::Value;
 use std::fs;
 
-/// Arguments: mailrun, the tar file of a Debian root with Postfix, a directory with a file of words for each command.
+/// Runs the services. Its arguments are the path of mailrun, the tar file of a Debian root with Postfix, and a
+/// directory with a file for each command, which has the command's words.
 const SCRIPT: &str = r#"set -e
 mount -t tmpfs tmpfs /run
 ip link add bridge type bridge
@@ -70,14 +72,14 @@ fn the_services_of_compose_measure_a_postfix_and_write_the_report() {
     for name in ["sink", "postfix", "bench"] {
         write(name, &services[name]["command"], 0);
     }
-    // The first word is CMD, and the image's path of mailrun follows.
+    // Skip the first word, which is CMD, and the path of mailrun in the image, which is the second word.
     write("sink-health", &services["sink"]["healthcheck"]["test"], 2);
     write("postfix-health", &services["postfix"]["healthcheck"]["test"], 1);
     let words = ["--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-c", SCRIPT, "bash"];
     let directory = place.path().to_str().unwrap();
     let ended = Process::start("unshare", &[&words[..], &[MAILRUN, tar, directory]].concat()).finish();
     assert!(ended.code == Some(0) && ended.out.contains("none lost"), "{ended:?}");
-    // Where the service `report` serves it.
+    // The service `report` must serve the directory to which the service `bench` writes its results.
     assert_eq!(services["report"]["command"][5], "/data");
     assert_eq!(services["bench"]["volumes"][0], "results:/data");
     let page = fs::read_to_string(place.path().join("data/results/report.html")).unwrap();

@@ -13,7 +13,7 @@ fn can_panic() -> bool {
     cfg!(debug_assertions)
 }
 
-/// A relay that panics once at `place`.
+/// Starts a relay that panics once at `place`, for example in a `delivery`.
 fn open(den: &Den, place: &str) -> Relay {
     let asked = format!("MAILRUN_PLANNED_PANIC={place}");
     let config = den.path("relay.toml");
@@ -40,7 +40,7 @@ fn a_delivery_that_panics_gives_its_message_back_and_it_is_delivered_then() {
     send(&relay, "<one@far.example>");
     await_panic(&relay);
     await_recipients(&sink, 1);
-    // The panic does not disturb other messages.
+    // The panic must not affect other messages.
     send(&relay, "<two@far.example>");
     await_recipients(&sink, 2);
     let (_, metrics) = http(&relay, "/metrics");
@@ -84,7 +84,7 @@ fn a_notice_whose_task_panics_holds_its_message_and_the_next_is_written() {
     });
     send(&relay, "<two@far.example>");
     await_kept(&dump, 1);
-    // A released message is tried again and bounces.
+    // When the message is released, the relay must try it again, and it must bounce.
     assert_eq!(queue(&["release", "all"]).out, "1 message released\n");
     let all = await_kept(&dump, 2);
     assert!(all.iter().all(|notice| notice.recipients == ["sender@b.example"]));

@@ -23,7 +23,7 @@ fn all_dialogs() -> Vec<Dialog> {
     dialogs
 }
 
-/// Dialogs that a server plays with its default extensions.
+/// Dialogs that need only the default extensions of a server.
 pub(crate) fn dialogs() -> Vec<Dialog> {
     let mut dialogs = all_dialogs();
     dialogs.retain(|dialog| dialog.offers.is_empty());
@@ -41,8 +41,8 @@ pub(crate) fn play(dialog: &Dialog, address: SocketAddr, whose: Whose, piece_byt
                 let reply = wire.reply().unwrap_or_else(|| panic!("{name} step {at}: closed, not {expected:?}"));
                 let outcome = match whose {
                     Whose::Ours => expected.check(reply.as_bytes(), whose),
-                    // A foreign server must reply with the same class of code (2xx, 4xx, 5xx). The exact code is its
-                    // own choice.
+                    // A foreign server must reply with a code of the same class (2xx, 4xx, 5xx), but may choose the
+                    // exact code.
                     Whose::Foreign if reply[..1] == expected.last_line[..1] => Ok(()),
                     Whose::Foreign => Err(format!("wanted {}, got {reply}", expected.last_line)),
                 };

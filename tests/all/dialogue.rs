@@ -5,7 +5,7 @@ use crate::relay::Den;
 use crate::wire::Wire;
 use std::fs;
 
-/// The lines of a log without their times, once a session has ended. The port of a client is replaced.
+/// Waits until a session has ended. Returns the log's lines without their times, and with `PORT` for the client's port.
 fn ended(file: &str) -> Vec<String> {
     let text = wait_until("the end of a session", || {
         let text = fs::read_to_string(file).ok()?;

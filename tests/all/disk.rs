@@ -41,7 +41,7 @@ fn each_size_is_measured_in_each_group_and_nothing_is_left() {
 fn the_required_rate_decides() {
     let place = tempfile::tempdir().unwrap();
     let text = disk(place.path(), &["-d", "100ms", "--rate", "1/s"]);
-    // The directory for temporary files may be in memory, where a sync proves nothing.
+    // The verdict is INVALID if the directory for temporary files is in memory, where a sync proves nothing.
     let is_durable = !text.out.contains("proves nothing");
     let verdict = text.out.lines().last().unwrap();
     assert_eq!(text.code, Some(if is_durable { 0 } else { 3 }), "{text:?}");
@@ -96,7 +96,7 @@ fn ctrl_c_prints_what_was_measured_and_leaves_nothing() {
         let found = fs::read_dir(place.path()).unwrap().flatten().next()?;
         (found.metadata().ok()?.len() == 32 << 20).then_some(())
     });
-    // A progress line with a figure is printed every five seconds.
+    // Wait for a progress line, which is printed every five seconds, so that there is a figure to report.
     wait_until("progress", || running.complained().contains("syncs/s").then_some(()));
     running.interrupt_group();
     let ended = running.finish();

@@ -2,8 +2,8 @@
 //! states. [`NOT_RUN`] lists the lines that cannot be run here, with the reason; mailrun's own commands among them are
 //! at least parsed.
 //!
-//! This file has all changes that are made to a line before it runs: replaced words ([`WORDS`]), lines that need their
-//! own environment ([`INSTEAD`]), and shortened loads ([`shortened`]).
+//! All changes to a line before it runs are in this file: replaced words ([`WORDS`]), lines that need their own
+//! environment ([`INSTEAD`]), and shortened loads ([`shortened`]).
 use crate::docs_script::{Done, Step, namespaces, run_steps};
 use crate::manual::{Command, Place, Section, page, pages};
 use crate::party::{peer, skip};
@@ -320,7 +320,7 @@ const BEFORE: &[(&str, &[&str])] = &[
 
 /// Lines whose exit status is not 0 according to the page.
 const STATUS: &[(&str, i32)] = &[
-    // The shortened run is shorter than the window.
+    // The test cuts this run to one second, which is less than the window of 15 minutes, so the run has no verdict.
     (
         "mailrun mades --rate 5 --duration 1h --threshold 'received.within(2min) >= 99.9%' --threshold 'fresh(30s) per 15min >= 98%'",
         3,
@@ -333,7 +333,7 @@ const STATUS: &[(&str, i32)] = &[
     ),
 ];
 
-/// Placeholders and their replacements.
+/// Paths on the pages that no test may use, and the relative paths that replace them.
 const WORDS: &[(&str, &str)] = &[("/var/lib/mailrun", "var-lib-mailrun"), ("/root/", "root-")];
 
 /// Files that pages use without creating them.
@@ -346,7 +346,8 @@ const FILES: &[(&str, &str)] = &[
     ("relay.toml", "spool.directory = \"spool\"\n"),
 ];
 
-/// The reader's own server at port 25: a relay that passes mail on to the sink at port 2525.
+/// Configuration of the relay that stands for the reader's own server at port 25. It passes mail on to the sink at port
+/// 2525.
 const STANDING: &str = r#"
 listen = ["127.0.0.1:25"]
 spool = { directory = "standing-spool" }
@@ -361,7 +362,7 @@ const STANDING_CERTIFICATE: &str = "openssl req -x509 -newkey ec -pkeyopt ec_par
 const STANDING_RELAY: &str = "mailrun relay --config standing.toml";
 const STANDING_SINK: &str = "mailrun sink --listen 127.0.0.1:2525 --http 127.0.0.1:8025";
 
-/// The relay of the page about relays, with the certificate that the page creates.
+/// Configuration of the relay that docs/relay.md describes, with the certificate that the page creates.
 const SECURED: &str = r#"
 listen = ["127.0.0.1:2525"]
 spool = { directory = "secured-spool" }
@@ -371,8 +372,8 @@ to = "*"
 discard = true
 "#;
 
-/// The page that changes a Postfix gets a private Postfix, whose `conf` stands for /etc/postfix. The page runs as one
-/// section.
+/// The page that changes the configuration of Postfix. A private Postfix runs for it, whose directory `conf` is mounted
+/// at /etc/postfix. All sections of the page run as one, because they change the same Postfix.
 const POSTFIX_PAGE: &str = "docs/bench-your-postfix.md";
 const START_POSTFIX: &str = "mkdir -p home/queue && chmod 755 home && cp -rn /etc/postfix/* conf/ && sed -i \"s,DIR,$HOME/home,\" conf/main.cf && \
     sed -i '1i 127.0.0.1:25 inet n - n - - smtpd' conf/master.cf && mount --bind conf /etc/postfix && postfix start";
@@ -393,9 +394,10 @@ enum Treatment {
     Run(String, i32),
     /// The line is only the name of a command, which must exist.
     Name(String),
-    /// The line is listed as not run. Its first command is parsed if possible.
+    /// The line is in [`NOT_RUN`], or names a target of the Makefile. The value is the line's first command, which is
+    /// only parsed, if it is one of mailrun's.
     Listed(Option<String>),
-    /// The line has a part left out, and no rule says what to do with it.
+    /// The line leaves a part out (`…`) or names an unknown target of make, and no table says what to run instead.
     Unknown,
 }
 
@@ -454,7 +456,7 @@ fn last_word(text: &str) -> &str {
     text.rsplit(' ').next().unwrap_or(text)
 }
 
-/// Adds `--spool` to queue commands.
+/// Adds `--spool` to a queue command that does not say which spool it means.
 fn with_spool(text: &str) -> String {
     let says_which = ["--spool", "--config", "--control", "--help"].iter().any(|option| text.contains(option));
     match text.starts_with("mailrun queue ") && !says_which {
@@ -553,7 +555,7 @@ fn standing(section: &Section) -> Vec<Step> {
     steps
 }
 
-/// The steps of a section, each with its command and the expected status.
+/// The steps of a section, each with the expected status and, if the step is on the page, its command.
 fn steps(section: &Section) -> Vec<(Option<&Command>, Step, i32)> {
     let mut steps: Vec<_> = standing(section).into_iter().map(|step| (None, step, 0)).collect();
     for command in &section.commands {
@@ -563,12 +565,13 @@ fn steps(section: &Section) -> Vec<(Option<&Command>, Step, i32)> {
         }
         let (text, status) = match treatment(command) {
             Treatment::Run(text, status) => (text, status),
-            // The drop-ins print the original's help.
+            // The drop-ins print the help of their originals, whose streams and exit statuses differ. So look only for
+            // the line with the usage.
             Treatment::Name(text) => (
                 format!("({text} --help || true) 2>&1 | grep -i -e 'usage: {text}' -e 'usage.*{}'", last_word(&text)),
                 0,
             ),
-            // Words after ` -- ` are for another program.
+            // Drop the words after ` -- `, because they are for another program.
             Treatment::Listed(Some(text)) => (format!("{} --help", text.split(" -- ").next().unwrap_or_default()), 0),
             Treatment::Listed(None) | Treatment::Unknown => continue,
         };
@@ -693,7 +696,7 @@ fn the_sample_looks_like_a_run() {
     assert_eq!(sample.lines().next(), ended.out.lines().next(), "the first line has no figures");
     let missing: Vec<&str> =
         sample.lines().filter(|line| !line.starts_with("  ") && !printed.contains(&first(line))).collect();
-    // A busy machine may be the bottleneck itself, or cause more remarks than fit.
+    // These lines may be missing on a busy machine, which may be the bottleneck or cause more remarks than fit.
     assert!(
         missing.iter().all(|line| ["PASS", "CPU,", "slowest"].contains(&first(line).as_str())),
         "{missing:?}: {ended:?}"

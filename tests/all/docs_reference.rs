@@ -55,7 +55,7 @@ fn is_part(path: &str, example: &Value, record: &Value) {
             }
         }
         (Value::Array(example), Value::Array(record)) => {
-            // Rows are matched by name.
+            // Compare each row of the example with the record's row of the same name.
             for row in example.iter().filter(|row| row.is_object()) {
                 let twin = record.iter().find(|other| other["name"] == row["name"]);
                 is_part(&format!("{path}[]"), row, twin.unwrap_or_else(|| panic!("no {path} like {row}")));
@@ -106,7 +106,7 @@ fn every_metric_of_the_probe_is_described() {
     let served = text.lines().filter_map(|line| line.strip_prefix("# TYPE mailrun_probe_")?.split_once(' '));
     let served: BTreeMap<String, String> = served.map(|(name, kind)| (name.to_owned(), kind.to_owned())).collect();
     let rows = page("docs/probe.md").rows("GET /metrics").into_iter().skip(1);
-    // A row may have several names.
+    // A row may describe several metrics.
     let described = rows.flat_map(|row| {
         let names = row[0].split(", ").map(|name| name.split('{').next().unwrap().to_owned());
         names.map(|name| (name, row[1].clone())).collect::<Vec<_>>()
@@ -125,7 +125,7 @@ fn sources(directory: &Path, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// Source text by path, without unit tests.
+/// Returns the path and the text of each source file, without its unit tests.
 fn product() -> Vec<(PathBuf, String)> {
     let mut files = Vec::new();
     ["src", "crates"].iter().for_each(|name| sources(&root().join(name), &mut files));
@@ -136,7 +136,8 @@ fn product() -> Vec<(PathBuf, String)> {
     files.into_iter().map(|path| (path.clone(), code(&path))).collect()
 }
 
-/// Environment variables that a file reads: literals in calls, and constants that look like such a name.
+/// Environment variables that a file reads: arguments of calls such as `env::var`, and other string literals that look
+/// like the name of a variable.
 fn variables(path: &Path, code: &str) -> BTreeSet<String> {
     let is_name = |word: &&str| {
         let is_own = word.starts_with("MAILRUN_");
@@ -153,7 +154,7 @@ fn variables(path: &Path, code: &str) -> BTreeSet<String> {
 fn every_environment_variable_is_described() {
     let mut read = BTreeSet::new();
     for (path, code) in product() {
-        // Drop comments, because they contain quotes.
+        // Drop comments, because their quotes would disturb the search for string literals.
         let code: String =
             code.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n");
         read.extend(variables(&path, &code));
@@ -171,7 +172,7 @@ fn every_option_exists() {
     let known: BTreeSet<&str> = help.split(|c: char| !c.is_ascii_alphanumeric() && c != '-').collect();
     let mut unknown = Vec::new();
     let mut printed = BTreeSet::new();
-    // These pages name the options of other programs.
+    // Leave out these pages, because they name options of other programs.
     let others = ["docs/architecture.md", "docs/drop-in.md", "docs/from-swaks.md"];
     for page in pages().iter().filter(|page| !others.contains(&page.name.as_str())) {
         for span in page.spans().iter().filter(|span| span.starts_with("--")) {
@@ -198,7 +199,7 @@ fn troubles_have_the_programs_words() {
         .lines()
         .filter(|line| line.starts_with("| `") && !line.starts_with("| `4") && !line.starts_with("| `5"));
     let rows = invalid.flat_map(|line| line.split(" | ").next().unwrap().split('`').skip(1).step_by(2));
-    // Words of the operating system and of rustls.
+    // These words are not in our code, because they come from the operating system and from rustls.
     let others = ["Connection refused", "UnknownIssuer"];
     let unknown: Vec<&str> = quoted.iter().copied().chain(rows).filter(|words| !words.starts_with("--")).collect();
     assert!(unknown.len() > 15, "{unknown:?}");
@@ -232,7 +233,7 @@ fn script(yaml: &str) -> String {
     script.join("\n")
 }
 
-/// The page's script for a trial, with mailrun's relay as the server.
+/// The script `ci/start-server` from docs/ci.md with which a reader can try the jobs: mailrun's relay is the server.
 const SERVER: &str = "exec mailrun relay --listen \"127.0.0.1:$1\" --to \"127.0.0.1:$2\" --spool \"$(mktemp -d)\"\n";
 
 #[test]
@@ -241,7 +242,8 @@ fn the_jobs_run_as_they_are_printed() {
     let Some(flags) = namespaces() else { return };
     let page = page("docs/ci.md");
     assert!(page.text.contains(SERVER));
-    // Those of the action and of the component have no commands: action.rs runs these.
+    // Leave out the jobs that use the action or the component, because they contain no commands. The tests in action.rs
+    // run the commands of the action and of the component.
     let mut jobs = page.blocks("yaml");
     jobs.retain(|job| job.contains("mailrun bench"));
     assert_eq!(jobs.len(), 2);
@@ -252,7 +254,7 @@ fn the_jobs_run_as_they_are_printed() {
         let (servers, gate) = script.split_at(script.find("timeout").unwrap());
         let step = |text: &str| Step { text: text.to_owned(), ports: Vec::new() };
         let steps = [step("export GITHUB_STEP_SUMMARY=summary"), step(servers), step(&format!("(set -e\n{gate}\n)"))];
-        // A busy machine may be the bottleneck or miss the threshold.
+        // Repeat the job if it fails, because a busy machine may be the bottleneck or miss the threshold.
         undisturbed(
             || run_steps(&flags, &files, &steps),
             |done| {

@@ -10,10 +10,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// The pages' host names resolve to this host.
+/// Contents of /etc/hosts for the commands in docs/*.md: their host names resolve to this host.
 const HOSTS: &str = "127.0.0.1 localhost mx.example broker.example smarthost.example\n::1 localhost\n";
 
-/// A section is killed after this time.
+/// If the commands of a section take longer than this, they are killed.
 const SECTION_SECONDS: u32 = 300;
 
 const PRELUDE: &str = r#"set -o pipefail
@@ -61,7 +61,7 @@ serve_step() {
 pub(crate) struct Step {
     /// The command as the shell gets it.
     pub(crate) text: String,
-    /// A server's ports. Empty for a command that ends by itself.
+    /// Ports of the server that the command starts. Empty for a command that ends by itself.
     pub(crate) ports: Vec<u16>,
 }
 
@@ -121,14 +121,15 @@ fn write(place: &TempDir, files: &[(&str, &str)], steps: &[Step]) -> PathBuf {
     at("harness/script")
 }
 
-/// Options of unshare(1) for these namespaces, or `None`, with a note, if this machine forbids them.
+/// Returns the options of unshare(1) for the namespaces of a section. Returns `None`, and notes the skipped test, if
+/// this machine forbids the namespaces.
 pub(crate) fn namespaces() -> Option<Vec<&'static str>> {
     let unshare = peer("unshare")?;
     let _ = peer("bash")?;
     let own = ["--net", "--pid", "--mount", "--fork", "--kill-child", "--mount-proc"];
     let by_user = [["--user", "--map-root-user"].as_slice(), &own].concat();
     let mut why = String::new();
-    // Only the real root can start a Postfix.
+    // If possible, run as the real root, because nobody else can start a Postfix.
     for flags in [is_root().then(|| own.to_vec()), Some(by_user)].into_iter().flatten() {
         let ended = run(&unshare, &[flags.as_slice(), &["ip", "link", "set", "lo", "up"]].concat());
         if ended.code == Some(0) {

@@ -21,7 +21,7 @@ struct Diary {
 
 impl Diary {
     fn write(&self, line: String) {
-        // The test may have stopped listening.
+        // Ignore the error, because the test may have stopped listening.
         let _ = self.lines.send(line);
     }
 }
@@ -205,7 +205,7 @@ fn a_server_that_stops_answers_the_messages_that_it_is_storing() {
     let mut idle = Wire::greeted(server.address());
     let mut busy = Wire::greeted(server.address());
     busy.say("EHLO client.example");
-    // The second message arrives while the first is stored. It gets 421 and is not kept.
+    // The second message arrives while the first is being stored. The server must answer it with 421 and not keep it.
     let message = "MAIL FROM:<a@b.example>\r\nRCPT TO:<c@d.example>\r\nBDAT 6 LAST\r\n\r\nhi\r\n";
     busy.send([message, message].concat());
     storing.recv_timeout(PATIENCE).unwrap();
@@ -222,7 +222,7 @@ fn a_client_learns_why_it_cannot_go_on() {
     let address = silent.local_addr().unwrap();
     let error = Client::connect(address, "client.example", Duration::from_millis(500));
     assert!(matches!(error, Err(mailrun_net::Error::Timeout(_))), "{error:?}");
-    // Long enough for a client on a busy machine to send EHLO first.
+    // The timeout is long enough for a client on a busy machine to send EHLO first.
     let (server, diary) = start(Limits { idle_timeout: Duration::from_secs(3), ..Limits::default() });
     let address = server.address();
     let error = {
@@ -253,7 +253,7 @@ fn a_handler_that_panics_ends_its_session_and_no_other() {
     let delivery = unlucky.send(&to, b"\r\n.........\r\n").unwrap();
     assert_eq!((delivery.accepted, delivery.code), (false, 421), "{delivery:?}");
     assert!(bystander.send(&to, b"\r\nfine\r\n").unwrap().accepted);
-    // The replies to MAIL and RCPT are not written yet when the handler panics. No other session may send them.
+    // When the handler panics, the replies to MAIL and RCPT are not written yet. No other session may send them.
     let mut unlucky = Wire::greeted(server.address());
     assert!(unlucky.say("EHLO unlucky.example").starts_with("250"));
     let mut bystander = Wire::greeted(server.address());
@@ -275,7 +275,7 @@ fn a_handler_that_panics_gives_its_place_back() {
     assert!(lucky.send(&to, b"\r\nfine\r\n").unwrap().accepted);
 }
 
-/// A handler whose limits apply to all clients, including this host.
+/// A service that exempts no client from its limits, not even clients on this host.
 struct Limited;
 
 impl Service for Limited {
@@ -317,7 +317,7 @@ fn each_client_address_has_limits_unless_the_program_says_otherwise() {
     held.pop();
     wait_until("a place", || first_reply(server.address(), "").1.starts_with("220").then_some(()));
     server.stop();
-    // By default, other hosts may open 50 connections, and this host has no limit.
+    // By default, each other host may open 50 connections, and this host has no limit.
     let [strict, own] = [
         Server::new(|| Limited).start(([127, 0, 0, 1], 0).into()).unwrap(),
         Server::new(|| |_peer| Faceless).start(([127, 0, 0, 1], 0).into()).unwrap(),

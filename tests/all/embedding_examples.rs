@@ -89,7 +89,7 @@ fn it_stores_a_message_before_it_says_250_and_says_451_if_it_cannot() {
     let server = store::serve(anywhere(), Arc::new(disk.clone())).unwrap();
     assert!(!deliver(server.address(), "you@example.org").accepted, "another domain");
     assert!(deliver(server.address(), "you@example.com").accepted);
-    // A power loss discards everything that was not synced.
+    // A power loss discards everything that was not synced, so the message must have been synced before its 250.
     let again = Arc::new(disk.after_power_loss(1));
     let (kept, backlog) = mailrun_spool::Spool::open(again, mailrun_spool::Options::default()).unwrap();
     assert_eq!(backlog.len(), 1);
@@ -100,7 +100,7 @@ fn it_stores_a_message_before_it_says_250_and_says_451_if_it_cannot() {
     server.stop();
 }
 
-/// A server that accepts one recipient and hands messages to the test.
+/// A server that refuses only the recipient `nobody`, and hands messages to the test.
 #[derive(Clone)]
 struct NextServer(Sender<ReceivedMessage>);
 
@@ -113,7 +113,7 @@ impl MessageHandler for NextServer {
     }
 
     fn handle_message(&mut self, message: ReceivedMessage) -> Answer {
-        // The test may have stopped listening.
+        // Ignore the error, because the test may have stopped listening.
         let _ = self.0.send(message);
         Answer::reply(250, "2.0.0 Kept there")
     }

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The smallest size limit of these tests.
+/// Size limit for messages, which some of the attempts exceed.
 const MESSAGE_BYTES: u64 = 10_000;
 
 /// Keeps every message, and knows one user. It refuses some recipients and delays others.
@@ -26,7 +26,7 @@ struct KeepingHandler(Sender<ReceivedMessage>);
 
 impl MessageHandler for KeepingHandler {
     fn handle_message(&mut self, message: ReceivedMessage) -> Answer {
-        // The test may have stopped listening.
+        // Ignore the error, because the test may have stopped listening.
         let _ = self.0.send(message);
         Answer::Yes
     }
@@ -212,7 +212,7 @@ fn a_message_that_is_too_large_is_refused_and_takes_no_more_than_the_limit() {
     for line in ["MAIL FROM:<a@example.com>", "RCPT TO:<ann@example.com>", "DATA"] {
         endless.say(line);
     }
-    // The server closes the connection after a few times its limit.
+    // The server closes the connection after it has received a few times its limit.
     while endless.try_send("0123456789\r\n".repeat(1000)).is_ok() {}
     server.stop();
     assert!(kept.recv().is_err() && budget.used() == 0);
@@ -268,7 +268,7 @@ fn messages_that_find_no_memory_are_asked_for_again_later() {
     assert_eq!(budget.used(), 0);
 }
 
-/// A handler without AUTH and XCLIENT.
+/// A handler that implements neither AUTH nor XCLIENT.
 #[derive(Clone)]
 struct OpenHandler;
 
@@ -323,7 +323,7 @@ fn xclient_that_is_offered_and_not_implemented_is_refused() {
 fn start_with_users(security: ServerSecurity) -> (RunningServer, Receiver<ReceivedMessage>) {
     let (give, kept) = channel();
     let server = Server::for_messages(KeepingHandler(give)).security(security).auth(Mechanisms::PASSWORD);
-    // CRAM-MD5 sends no password that could be checked.
+    // Do not offer CRAM-MD5, which sends no password that the handler could check.
     let server =
         server.offer(|offer| offer.extensions.auth = Mechanisms::NONE.with(Mechanism::Plain).with(Mechanism::Login));
     (server.start(([127, 0, 0, 1], 0).into()).unwrap(), kept)

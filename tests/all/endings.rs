@@ -16,7 +16,7 @@ fn await_load(bench: &Bench) {
     });
 }
 
-/// A bench, one of whose processes is killed with SIGKILL during the load.
+/// Runs a bench, and kills its process `victim` with SIGKILL during the load.
 fn bench_without(victim: &str, words: &[&str]) -> BenchRun {
     let bench = Bench::start(&[&["--duration", "60s", "--sessions", "4"], words].concat());
     await_load(&bench);
@@ -28,7 +28,7 @@ fn death(record: &Record, role: Role) -> Death {
     record.parties.iter().find(|party| party.role == role).and_then(|party| party.died.clone()).expect("it died")
 }
 
-/// The verdict is FAIL, and its first sentence says which process died, when and how.
+/// Asserts that the verdict is FAIL, and that its first sentence says which process died, when and how.
 fn assert_died(run: &BenchRun, role: Role, name: &str) -> Record {
     let record = run.record_of(1);
     let verdict = &record.verdict;
@@ -143,7 +143,7 @@ fn a_broker_that_is_killed_fails_the_run() {
     assert!(report.contains(" lost at ") && report.contains("did not come back"), "{report}");
 }
 
-/// Interrupts the run twice under load. It must still report, and end with 130.
+/// Interrupts a run twice under load. The run must still report, and end with status 130.
 fn interrupt_twice(process: Process) -> Ended {
     process.terminate();
     wait_until("the signal to be heard", || (process.pending_signals() == 0).then_some(()));
@@ -215,7 +215,7 @@ fn a_closed_terminal_ends_a_bench_with_its_report_and_its_relay() {
     let relay = format!("{MAILRUN} relay --listen {{listen}} --to {{to}} --spool {{spool}}");
     let bench = Bench::start(&["--relay", &relay, "--duration", "60s", "--rate", "50"]);
     await_load(&bench);
-    // The shell and the kernel may both send the signal.
+    // Send the signal several times, because both the shell and the kernel may send it.
     for _ in 0..3 {
         bench.process.hang_up();
         wait_until("the signal to be heard", || (bench.process.pending_signals() == 0).then_some(()));
@@ -228,7 +228,7 @@ fn a_closed_terminal_ends_a_bench_with_its_report_and_its_relay() {
 
 #[test]
 fn a_signal_before_the_load_is_130_with_a_line() {
-    // A server that accepts connections but never greets.
+    // This server accepts a connection but never greets.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let to = silent.local_addr().unwrap().to_string();
     let source = Process::start(MAILRUN, &["source", &to, "--messages", "5"]);
@@ -253,7 +253,7 @@ fn what_cannot_be_written_at_the_end_is_told_after_the_report() {
     }
 }
 
-/// Every output of a source, each to a file of this directory.
+/// Options with which a source writes each of its outputs to a file in this directory.
 fn outputs_in(place: &Path) -> Vec<String> {
     let path = |name: &str| place.join(name).display().to_string();
     let mut words = vec!["--json".to_owned(), path("run.json"), "--ledger".to_owned(), path("ledger")];
@@ -375,7 +375,7 @@ fn bench_on_a_full_disk(words: &str) -> Option<Ended> {
 
 #[test]
 fn a_disk_that_fills_up_is_named_and_the_report_is_printed() {
-    // On a busy host the disk may fill up too late.
+    // Repeat the run if the disk does not fill up in time, which happens on a busy host.
     let bench = |words: &str| {
         let is_full = |ended: &Option<Ended>| ended.as_ref().is_none_or(|ended| ended.code == Some(2));
         undisturbed(|| bench_on_a_full_disk(words), is_full)

@@ -10,7 +10,7 @@ use std::net::TcpStream;
 use std::path::PathBuf;
 use tempfile::TempDir;
 
-/// Accepts all mail and passes it on to a port of this host. Some local parts have other recipients.
+/// Accepts all mail and passes it on to a port of this host. Mail to some addresses is copied or redirected to others.
 const CONFIGURATION: &str = "
 primary_hostname = exim.test
 daemon_smtp_ports = LISTEN
@@ -62,7 +62,8 @@ struct Exim {
 }
 
 impl Exim {
-    /// `None`, with a note, if Exim cannot run here.
+    /// Starts an Exim that passes mail on to the port `next`. Returns `None`, and notes the skipped test, if Exim
+    /// cannot run here.
     fn start(next: u16) -> Option<Self> {
         peer("unshare")?;
         let tar = concat!(env!("CARGO_MANIFEST_DIR"), "/target/roots/exim-trixie.tar");
@@ -151,7 +152,7 @@ fn mail_that_exim_puts_off_is_not_delivered_and_its_ids_are_named() {
         why.contains("lost or still in Exim's queue.") && why.contains("Look into the queue with `exim -bp`."),
         "{why}"
     );
-    // Exactly these messages are in Exim's queue, and its log says that they were deferred.
+    // Exactly these messages must be in Exim's queue, and its log must say that they were deferred.
     let ids = undelivered(&record);
     assert_eq!(ids.len() as u64, missing, "{:?}", record.missing);
     let queue = exim.command("-bp");
@@ -216,8 +217,7 @@ fn recipients_that_exim_rewrites_adds_or_gives_up_on_are_accounted_for() {
     let [mut logged_deliveries, mut logged_failures] = [0; 2];
     for (words, [delivered, bounced, rewritten, copied], said) in [
         (&["--to", "plain@bench.example"][..], [20, 0, 0, 0], ""),
-        // Exim passes on only an ORCPT that it gets together with NOTIFY, and none if a router redirects the
-        // recipient.
+        // Exim passes ORCPT on only if it came together with NOTIFY, and never if a router redirects the recipient.
         (&["--to", "rule@bench.example"], [20, 0, 20, 0], "It may do so if the source sends ORCPT"),
         (
             &["--to", "rule@bench.example", "--", "--dsn-orcpt", "--dsn-notify", "failure"],
@@ -257,7 +257,7 @@ fn recipients_that_exim_rewrites_adds_or_gives_up_on_are_accounted_for() {
         assert_eq!(others, [Some(0); 5], "{words:?}: {ledger:?}");
         assert_eq!(delivered + bounced, ledger.created.unwrap(), "{words:?}");
         assert!(record.verdict.reasons.concat().contains(said), "{words:?}: {:?}", record.verdict);
-        // Exim's own log knows as many: deliveries (of notifications, too), and recipients that failed.
+        // Exim's log must have the same numbers of deliveries, which include notifications, and of failed recipients.
         let log = exim.log();
         let [deliveries, failures] = [" => ", " ** "].map(|sign| log.matches(sign).count() as u64);
         let copies = log.matches(" -> ").count() as u64;

@@ -116,7 +116,7 @@ fn every_mode_reports_as_the_original_does() {
                 let own = bench(ours, &endpoint.url, &words);
                 assert_eq!((theirs.code, own.code), (Some(0), Some(0)), "{mode}: {theirs:?}\n{own:?}");
                 assert_eq!(counts(&own.out), counts(&theirs.out), "{mode}");
-                // In mode tracing, the original says 1 byte whatever it sends (reference §1.7).
+                // In mode tracing, the original reports 1 byte, whatever it sends.
                 assert_eq!(shape(final_report(&own.out)), shape(final_report(&theirs.out)), "{mode}");
                 assert_eq!(listings(&own.out), listings(&theirs.out).map(|line| without_passwords(&line)), "{mode}");
                 let last = [" ", " Ran with flags: ", " Final Report"];
@@ -131,7 +131,7 @@ fn every_mode_reports_as_the_original_does() {
     });
 }
 
-/// The first and the last list of flags in the help.
+/// Returns the two lines of a run's output that list the flags.
 fn listings(out: &str) -> [String; 2] {
     let lines: Vec<&str> = out.lines().filter(|line| line.starts_with("-durable=")).collect();
     let [first, last] = lines.as_slice() else { panic!("two listings: {out}") };
@@ -157,7 +157,7 @@ fn how_it_is_used_is_told_in_the_originals_words() {
         assert_eq!(own.err.replace(&ours, "go-mades-bench"), theirs_said, "{line}");
         assert_eq!((own.code, own.out), (theirs.code, theirs.out), "{line}");
     }
-    // A Go panic has the same status but another text.
+    // Here the original panics. Our exit status must be the same, but the text on standard error may differ.
     for (line, code) in [
         ("-mode foo", 2),
         ("-inbox-addr amqp://127.0.0.1:1 -outbox-addr amqp://127.0.0.1:1", 1),
@@ -191,7 +191,7 @@ fn take(url: &str, queue: &str) -> DecodedMessage {
     })
 }
 
-/// Puts a foreign message into a queue.
+/// Puts a message that belongs to another application into a queue.
 fn put(url: &str, queue: &str) {
     at_the_broker(async {
         let mut connection = connect(url).await;
@@ -255,7 +255,7 @@ fn messages_have_the_originals_sections() {
             let programs = &programs;
             scope.spawn(move || {
                 let seen = programs.each_ref().map(|program| {
-                    // No endpoint serves this outbox, so the test can read it.
+                    // No endpoint reads the program's outbox, so the test can take a message from it.
                     let endpoint = Endpoint::embedded(&["--prefix", "unattended"]);
                     let running = Process::start(program, &line(words, &endpoint.url));
                     let begun = |err: &str| err.contains("Intermediate Report #1\n");

@@ -17,10 +17,10 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::Duration;
 
-/// Number of runs at the same time.
+/// Number of cases that run at the same time.
 const TOGETHER: usize = 4;
 
-/// Rule for comparing sessions if several sessions share the messages in an order that varies.
+/// How to compare the sessions of two runs, although their order and their shares of the messages vary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Order {
     /// Each connection must match one of the original's connections, but the order of the connections may vary.
@@ -28,7 +28,7 @@ enum Order {
     /// Like `Connections`, but ignores how the connections ended, because the recorder may notice the end only at its
     /// next write.
     Octets,
-    /// Compares the lines of all connections together, because it varies which connection carries which.
+    /// Compares the lines of all connections together, because each run may send a line on another connection.
     Lines,
 }
 
@@ -66,7 +66,7 @@ impl Case {
         Self { to: to.map(str::to_owned), ..self }
     }
 
-    /// Nobody listens at the target.
+    /// Sets a target at which nobody listens.
     fn nobody(self, to: Option<&str>) -> Self {
         Self { listen: None, ..self.to(to) }
     }
@@ -82,7 +82,7 @@ impl Case {
         let deaf = Deaf::bind();
         let port = recorder.as_ref().map_or(deaf.port, |peer| peer.port).to_string();
         let to = self.to.as_ref().map(|to| to.replace("{port}", &port));
-        // The original's gops agent writes its own file.
+        // The original starts a gops agent, which writes a file of its own. Keep this file in the test's directory.
         let agent = format!("GOPS_CONFIG_DIR={}", place.path().display());
         let own = [self.zone, &agent, program];
         let words = own.into_iter().chain(self.words.iter().map(String::as_str)).chain(to.as_deref());
@@ -308,7 +308,7 @@ fn refusals() -> Vec<Case> {
             cases.push(case("").heard(script.clone().say(verb, 0, reply)));
             cases.push(case("-d -r 2 -m 3").heard(script.clone().say(verb, if verb == "QUIT" { 1 } else { 2 }, reply)));
         }
-        // After 220, TLS begins, which the recorder does not speak.
+        // Leave out 220, because TLS would begin after it, and the recorder does not support TLS.
         if !reply.starts_with("220") {
             let script = Script::default().say("EHLO", 0, OFFERS).say("STARTTLS", 0, reply);
             cases.push(case("-tls").heard(script.clone()));
@@ -492,7 +492,7 @@ impl Counter {
     }
 }
 
-/// `state` holds the number of open connections and of all connections so far.
+/// Serves one client. `state` holds the number of open connections, and the number of all connections so far.
 fn serve(stream: &TcpStream, together: usize, most: &AtomicUsize, state: &(Mutex<(usize, usize)>, Condvar)) {
     let mut counts = state.0.lock().unwrap();
     counts.0 += 1;
@@ -508,7 +508,7 @@ fn serve(stream: &TcpStream, together: usize, most: &AtomicUsize, state: &(Mutex
             "EHLO" | "MAIL" | "RCPT" | "." => say("250 x\r\n"),
             "DATA" => say("354 x\r\n"),
             "QUIT" => {
-                // Count down before the reply: after it, the client may connect again at once.
+                // Count down before the reply, because the client may connect again as soon as it has the reply.
                 state.0.lock().unwrap().0 -= 1;
                 return say("221 x\r\n");
             }
@@ -531,7 +531,7 @@ fn sessions_are_as_many_as_were_asked_for() {
 #[test]
 fn no_connection_waits_for_its_turn() {
     let counter = Counter::start(1);
-    // One message with two recipients every half second.
+    // The source sends a message with two recipients every half second, so one connection at a time is enough.
     let ended = mailrun(&["go-smtp-source", "-s", "3", "-m", "3", "-r", "2", "-q", "4", &counter.address()]);
     assert_eq!(ended.code, Some(0), "{ended:?}");
     assert_eq!(counter.most.load(Ordering::Relaxed), 1);

@@ -1,4 +1,5 @@
-//! deploy/grafana: the alert rules by promtool, and the dashboard by a Prometheus that scrapes a probe.
+//! Tests the files in deploy/grafana. promtool checks the alert rules, and a Prometheus that scrapes a probe answers
+//! the queries of the dashboard.
 use crate::action::documents;
 use crate::manual::root;
 use crate::party::{MAILRUN, Process, Sink, is_root, low_port, peer, run, skip, wait_until};
@@ -19,7 +20,7 @@ fn panels() -> Vec<Value> {
     dashboard["panels"].as_array().unwrap().clone()
 }
 
-/// Queries of a panel, each with the text of its legend. Grafana's variables have values.
+/// Queries of a panel, each with the text of its legend. Grafana's variables are replaced by values.
 fn queries_of(panel: &Value) -> Vec<(String, String)> {
     let query = |target: &Value| {
         let query = target["expr"].as_str().unwrap().replace("$__rate_interval", "1m").replace("$route", ".*");
@@ -136,10 +137,11 @@ fn a_prometheus_has_data_for_each_panel() {
     }
 }
 
-/// Time that the picture shows.
+/// Length of the time span that the picture shows.
 const PICTURED: Duration = Duration::from_secs(60);
 
-/// Draws what the queries of all panels return, each panel where the dashboard has it. `ask` returns the series of a query.
+/// Draws the dashboard as SVG: each panel in its place, with the results of its queries. `ask` returns the series of a
+/// query.
 fn picture(ask: impl Fn(&str) -> Vec<Value>) -> String {
     const COLORS: [&str; 6] = ["#7cc47f", "#d8b45b", "#6fa8dc", "#e07a6f", "#b58fd0", "#9aa0ab"];
     let (column, row) = (40.0, 26.0);
@@ -173,7 +175,7 @@ fn picture(ask: impl Fn(&str) -> Vec<Value>) -> String {
              <text x=\"{}\" y=\"16\" text-anchor=\"end\" fill=\"#9aa0ab\">up to {greatest:.3}</text>",
             width - 8.0
         );
-        // The legend is above the curves, a row of it for three of them.
+        // The legend is above the curves. Each of its rows names three curves.
         let legend_bottom = 22.0 + 14.0 * lines.len().div_ceil(3) as f64;
         for (number, (name, values)) in lines.iter().enumerate() {
             let color = COLORS[number % COLORS.len()];
@@ -200,7 +202,8 @@ fn picture(ask: impl Fn(&str) -> Vec<Value>) -> String {
     )
 }
 
-/// Arguments: mailrun, Prometheus, a directory with a file of words for each service.
+/// Runs a sink and the services. Its arguments are the paths of mailrun and of Prometheus, and a directory with a file
+/// for each service, which has the words of the service's command.
 const SCRIPT: &str = r#"set -e
 ip link set lo up
 cd "$3"
@@ -233,13 +236,13 @@ fn the_services_of_compose_watch_a_server() {
             ("${SERVER:?}", "127.0.0.1:25"),
             ("${TO:?}", "probe@a.example"),
             ("${MAILBOX:?}", "maildir:inbox"),
-            // Volumes of the service.
+            // Use directories of the test in place of the service's volumes.
             ("/etc/prometheus", &file("")),
             ("=/prometheus\0", &format!("={}\0", files.path("metrics"))),
         ] {
             words = words.replace(place, here);
         }
-        // What Compose would set and this test does not would show up as a variable.
+        // A variable that is left would be one that Compose sets and this test does not know.
         assert!(!words.contains('$'), "{words}");
         files.keep(service, &words);
     }

@@ -228,9 +228,9 @@ fn a_source_without_descriptors_says_how_many_it_needs() {
 fn a_source_that_never_gets_a_descriptor_ends_and_says_why() {
     let sink = Sink::start(&[]);
     let command = format!("source {} --messages 50 --sessions 50 --workers 1", sink.address());
-    // With fewer descriptors, the event loop cannot start, and with more, a connection opens. The
-    // error occurs only between these numbers. A file that is briefly open at the start can hide
-    // that number, so the search is repeated.
+    // The error occurs only with a certain number of descriptors: with fewer, the event loop cannot start, and with
+    // more, a connection opens. A file that is open for a short time at the start can hide this number, so search three
+    // times.
     let mut seen = Vec::new();
     for number in (6..40).chain(6..40).chain(6..40) {
         let Some(words) = with_descriptors(number, &command) else { return };
@@ -244,7 +244,7 @@ fn a_source_that_never_gets_a_descriptor_ends_and_says_why() {
     panic!("no number of descriptors at which nothing can be reached: {seen:#?}");
 }
 
-/// Reports whether the only line says that there are too few descriptors and what to do.
+/// Reports whether the command failed with a single line, which says that there are too few descriptors and what to do.
 fn is_told(ended: &Ended) -> bool {
     let is_named = ended.err.contains("open files") && ended.err.contains("aise `ulimit -n`");
     ended.code == Some(2) && ended.out.is_empty() && ended.err.lines().count() == 1 && is_named
@@ -287,13 +287,13 @@ fn a_worker_without_an_event_loop_ends_the_source_at_once() {
     let mut refused = 0;
     for number in 10..60 {
         let sink = Sink::start(&[]);
-        // If the other workers went on, the source would not end while a session waits.
+        // The load lasts an hour, so the source ends in time only if the failure of one worker stops the others.
         let command = format!("source {} --workers 3 --sessions 3 --rate 1 --duration 1h", sink.address());
         let Some(words) = with_descriptors(number, &command) else { return };
         let source = start(&words);
         let has_workers = || source.threads().iter().filter(|name| name.starts_with("load-")).count() == 3;
         let stands = wait_until("the source to begin or to end", || match source.complained().is_empty() {
-            // The first worker may connect before the last has started.
+            // Wait for all workers, because the first one may connect before the last one has started.
             true => (sink_has_sessions(&sink) && has_workers()).then_some(true),
             false => Some(false),
         });
@@ -356,14 +356,15 @@ fn a_full_listen_queue_is_named() {
     rustix::net::listen(&listener, 1).unwrap();
     let address = listener.local_addr().unwrap();
     thread::spawn(move || {
-        // Wait for the source: overflows of other tests' listeners before its start are not in its record.
+        // Wait until the source connects, because its record does not count overflows before its start. Listeners of
+        // other tests may cause such overflows.
         rustix::event::poll(&mut [PollFd::new(&listener, PollFlags::IN)], None).unwrap();
         let before = listen_overflows();
         wait_until("the queue to overflow", || (listen_overflows() != before).then_some(()));
         let serve = |stream: TcpStream| thread::spawn(move || serve_whole(&stream));
         listener.incoming().map_while(Result::ok).for_each(|stream| drop(serve(stream)));
     });
-    // With SYN cookies, a client may believe that it is connected but hear nothing. It then has to time out.
+    // With SYN cookies, a client may believe that it is connected but get no greeting. It then has to time out.
     let run = source(&address.to_string(), &["--messages", "12", "--sessions", "12", "--timeout", "2s"]);
     let around = run.record.surroundings.as_ref().unwrap();
     assert!(around.listen_overflows.is_some_and(|count| count > 0), "{around:?}");

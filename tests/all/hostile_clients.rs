@@ -1,5 +1,5 @@
-//! Malformed input to our sink over TCP. It answers or closes, serves other clients, and counts exactly the messages
-//! that got a 250.
+//! Malformed input to our sink over TCP. The sink must answer it or close the connection, go on serving other clients,
+//! and count exactly the messages that got a 250.
 use crate::party::{LIMIT, Sink, accepted, errors, source, took, wait_until};
 use crate::secured::Secured;
 use crate::wire::Wire;
@@ -12,7 +12,7 @@ const HELLO: &str = "EHLO client.example\r\n";
 const ENVELOPE: &str = "MAIL FROM:<a@example.com>\r\nRCPT TO:<b@example.com>\r\nDATA\r\n";
 const MESSAGE: &str = "Subject: x\r\n\r\nHello.\r\n..\r\n.\r\n";
 
-/// More than the program needs, and less than an endless client sends.
+/// Limit for the sink's peak memory. It is more than the program needs, and less than an endless client sends.
 const MEMORY_BYTES: u64 = 48 << 20;
 
 /// Sends a message on a new connection, to check that the sink still works.
@@ -43,7 +43,7 @@ fn a_client_may_be_cut_off_at_every_byte() {
         wire.half_close();
         let replies = wire.replies();
         assert!(replies[0].starts_with("220"), "cut at {end}");
-        // Replies after the greeting: EHLO, MAIL, RCPT, DATA, message, MAIL, RCPT, DATA, message, QUIT.
+        // The replies after the greeting are to EHLO, MAIL, RCPT, DATA, message, MAIL, RCPT, DATA, message and QUIT.
         answered += [5, 9].iter().filter(|place| replies.get(**place).is_some_and(|it| it.starts_with("250"))).count();
     }
     let first = [HELLO, ENVELOPE, MESSAGE].concat().len();
@@ -158,7 +158,7 @@ pub(crate) fn other_protocols() -> Vec<Vec<u8>> {
     all.push(format!("{fields}{mail}").into_bytes());
     all.push(format!("SSH-2.0-OpenSSH_9.9\r\n{mail}").into_bytes());
     all.push(format!("OPTIONS sip:nm SIP/2.0\r\n{mail}").into_bytes());
-    // A ClientHello whose session id contains SMTP commands.
+    // This is a ClientHello whose session id contains SMTP commands.
     all.push([b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n", mail.as_bytes()].concat());
     all.push(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03".to_vec());
     all.push(format!("A\r\nB\r\nC\r\nD\r\n{mail}").into_bytes());
@@ -181,7 +181,7 @@ fn other_protocols_are_hung_up_on() {
     let sink = Sink::start(&[]);
     let all = other_protocols();
     all.iter().for_each(|said| is_hung_up_on(sink.smtp, said));
-    // STARTTLS is offered, but TLS must not begin without it.
+    // This sink offers STARTTLS, but must not accept a ClientHello without that command.
     let secured = Secured::start("starttls", &[]);
     all.iter().for_each(|said| is_hung_up_on(secured.sink.smtp, said));
     deliver(&sink);
@@ -205,7 +205,7 @@ fn garbage_is_refused_or_closed_on() {
     ];
     for bytes in garbage {
         let mut wire = Wire::greeted(sink.smtp);
-        // The sink may close the connection earlier.
+        // Ignore errors, because the sink may close the connection before it has read everything.
         let _ = wire.try_send(bytes).and_then(|()| wire.try_send("\r\nQUIT\r\n"));
         wire.half_close();
         for reply in wire.replies() {

@@ -1,4 +1,4 @@
-//! Our source against servers that misbehave. It counts the errors by phase and code, and the run goes on.
+//! Our source against servers that misbehave. The source must count the errors by phase and code, and go on.
 use crate::party::{SourceRun, accepted, errors, source};
 use crate::stand_in::{Act, At, Delivery, StandIn};
 use mailrun_measurement::{Phase, Stage};
@@ -31,14 +31,14 @@ fn outcome(run: &SourceRun) -> (u64, u64) {
     (accepted(&run.record), not_accepted)
 }
 
-/// Messages whose connection broke, before their end or after it.
+/// Number of messages without a reply, because the connection broke before or after the end of the message.
 fn broken(run: &SourceRun) -> u64 {
     run.record.ledger.failed.unwrap() + run.record.ledger.in_doubt.unwrap()
 }
 
-/// The second connection fails at some point. All other messages arrive.
+/// For each of `POINTS`, lets the second connection fail at this point. All messages on other connections must arrive.
 fn one_connection_fails(act: Act, words: &[&str]) {
-    // In parallel, because the cases of silent servers take their time.
+    // Run the cases in parallel, because each case with a silent server takes seconds.
     thread::scope(|scope| POINTS.iter().for_each(|at| drop(scope.spawn(|| one_connection_fails_at(at, act, words)))));
 }
 
@@ -48,8 +48,8 @@ fn one_connection_fails_at(&(point, phase): &(At, Phase), act: Act, words: &[&st
     let lost = u64::from(point != At::Quit);
     assert_eq!(outcome(&run), (5 - lost, lost), "{act:?} at {point:?}: {:?}", run.record.errors);
     assert_eq!(broken(&run), lost, "the server said no to nothing: {act:?} at {point:?}");
-    // The source cannot know whether a server that got the last byte has taken the message. A short message has left the
-    // source as a whole when its server reads the first byte.
+    // If the source has sent the last byte, it cannot know whether the server has accepted the message. The messages
+    // here are so short that the source has sent the whole message when the server reads its first byte.
     let in_doubt = if matches!(point, At::Body | At::Message) { lost } else { 0 };
     assert_eq!(run.record.ledger.in_doubt, Some(in_doubt), "{act:?} at {point:?}");
     assert_eq!(server.taken(), 5 - lost, "{act:?} at {point:?}");
@@ -70,7 +70,7 @@ fn a_server_that_resets_costs_a_message() {
 
 #[test]
 fn a_server_that_falls_silent_is_given_up() {
-    // Long enough that a busy machine does not cause further time-outs.
+    // The timeout is long enough that a busy machine does not cause further time-outs.
     one_connection_fails(Act::Silence, &["--timeout", "5s"]);
 }
 
@@ -205,7 +205,7 @@ fn a_421_in_mid_session_moves_the_run_to_a_new_connection() {
 
 #[test]
 fn a_message_that_may_have_been_accepted_before_a_421_is_in_doubt() {
-    // In this reply without an enhanced status code, the source cannot see that it belongs to the message.
+    // The server's 250 has no enhanced status code, so the source cannot see that this reply belongs to the message.
     for protocol in [&[][..], &["--lmtp"]] {
         let server = StandIn::start(|now| match (now.connection, now.at) {
             (_, At::Message) => Some(Act::Say("250 OK id=1")),

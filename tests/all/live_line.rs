@@ -7,12 +7,13 @@ fn has_bar(line: &str) -> bool {
     rest.starts_with(' ') && (8..=24).contains(&(line.chars().count() - rest.chars().count()))
 }
 
-/// Frames that draw the progress line; all of them have a bar.
+/// Returns the frames that show the progress line, which is recognized by its bar.
 fn drawings(screen: &Screen) -> Vec<&String> {
     screen.frames.iter().filter(|frame| has_bar(frame)).collect()
 }
 
-/// Runs a command on 80 columns and checks that no line is wider. Returns what was drawn.
+/// Runs a command on a terminal of 80 columns, and checks that no progress line is wider. Also returns the frames that
+/// show the progress line.
 fn drawn(words: &[&str]) -> (Seen, Vec<String>) {
     let seen = OnTerminal::start(80, &[], words).finish();
     let frames: Vec<String> = drawings(&seen.screen).into_iter().cloned().collect();

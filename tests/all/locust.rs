@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
-/// A peer that looks like a ROUTER socket to a worker.
+/// A peer that looks to a worker like the ZeroMQ ROUTER socket of a Locust master.
 struct Router {
     stream: TcpStream,
     read: Vec<u8>,
@@ -61,7 +61,7 @@ impl Router {
         self.spawn_with(timestamp, users.into(), host, Vec::new());
     }
 
-    /// Sends a spawn message of our locustfile.
+    /// Sends a spawn message like a master with our locustfile, which adds the id of the run.
     fn spawn_of(&mut self, run: &str, timestamp: f64, users: u64) {
         self.spawn_with(timestamp, users.into(), Value::Nil, vec![("mailrun_run_id".into(), run.into())]);
     }
@@ -105,7 +105,8 @@ fn a_hostile_master_never_ends_a_worker() {
     let sink = Sink::start(&[]);
     let (listener, port) = listener();
     let worker = worker(&sink, &port, &["--max-sessions", "3", "--reuse", "--think-time", "1ms"]);
-    // First a peer that is no master, then one that breaks the protocol after its greeting. The worker reconnects.
+    // The worker first meets a peer that is no master, then a master that breaks the protocol after its greeting. After
+    // each of them, the worker connects again.
     let (mut stranger, _) = listener.accept().unwrap();
     stranger.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap();
     let mut breaker = Router::accept(&listener);
@@ -122,7 +123,7 @@ fn a_hostile_master_never_ends_a_worker() {
     for users in [Value::from(-5), Value::from(f64::NAN), Value::from("many"), Value::Nil] {
         master.spawn(1.0, users, Value::Nil);
     }
-    // A host other than the configured one is refused, and a huge number of users is capped.
+    // The worker must refuse a host other than the configured one, and limit a huge number of users.
     master.spawn(2.0, 5, "192.0.2.7:25".into());
     master.await_message("exception");
     master.await_message("spawning_complete");
@@ -137,7 +138,7 @@ fn a_hostile_master_never_ends_a_worker() {
     let ended = worker.finish();
     assert_eq!(ended.code, Some(0), "{}", ended.err);
     let took = sink.took();
-    // Three sessions, and the trial connection before the load.
+    // At most four connections are allowed: three sessions, and the trial connection before the load.
     assert!(took.messages > 100 && took.connections <= 4, "{took:?}");
 }
 
@@ -179,10 +180,11 @@ fn a_worker_drains_and_says_so_when_it_is_terminated() {
 
 #[test]
 fn a_master_that_comes_back_meets_a_fresh_identity_and_its_test_is_another() {
-    // The server answers messages only after the drain, so that the new test meets the load of the old one.
+    // The server answers each message later than the drain lasts, so the load of the old test is still running when the
+    // new test begins.
     let sink = Sink::start(&["--fault", ".: delay 2s"]);
     let (listener, port) = listener();
-    // As a Kubernetes operator for Locust starts its image.
+    // A Kubernetes operator for Locust starts its image with these options.
     let words = ["--worker", "--master-host", "127.0.0.1", "--master-port", &port, &sink.address(), "--reuse"];
     let load = ["--rate", "200", "--sessions", "2", "--drain", "200ms"];
     let worker = Process::start(MAILRUN, &[&words[..], &load].concat());
@@ -209,7 +211,8 @@ fn a_master_that_comes_back_meets_a_fresh_identity_and_its_test_is_another() {
     });
     second.send("quit", Value::Nil);
     second.await_message("stats");
-    // The master may miss an older identity, and would count it against the others when they quit.
+    // The worker must not send `quit` here: the master may list the worker's older identity as missing, and would
+    // subtract this identity from the remaining workers at a `quit`.
     second.await_message("client_stopped");
     assert_eq!(worker.finish().code, Some(0));
 }

@@ -24,9 +24,9 @@ events.quit._handlers.insert(0, totals)
 "#;
 /// Pause of each session after a message, because on a busy machine the masters need processor time too.
 const THINK: &str = "5ms";
-/// Maximum messages per user and second with that pause.
+/// Maximum number of messages that a user can send per second, because of the pause of 5 ms.
 const MOST_PER_USER: u64 = 200;
-/// Time until the other workers have the users of a worker that is gone.
+/// Maximum time until the other workers have taken over the users of a killed worker.
 const TAKEOVER_LIMIT: Duration = Duration::from_secs(6);
 
 struct Cluster {
@@ -37,7 +37,7 @@ struct Cluster {
     workers: Vec<Process>,
 }
 
-/// The `locust` program of a version. Returns `None`, with a note, if it is not installed.
+/// Returns the path of `locust` in this version. Returns `None`, and notes the skipped test, if it is not installed.
 fn locust(version: &str) -> Option<PathBuf> {
     let program = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("target/locust-{version}/bin/locust"));
     if !program.exists() {
@@ -52,7 +52,7 @@ fn signal(process: &Process, signal: Signal) {
 }
 
 impl Cluster {
-    /// A cluster with a master of this version, or `None` if that is not installed.
+    /// Starts a sink and workers for a master of this Locust version. Returns `None` if the version is not installed.
     fn new(version: &str, workers: usize) -> Option<Self> {
         let program = locust(version)?;
         let place = tempfile::tempdir().unwrap();
@@ -86,7 +86,7 @@ impl Cluster {
         Process::start(self.program.to_str().unwrap(), &[&own, results.as_slice(), words].concat())
     }
 
-    /// A master that waits for all workers, and then runs these stages.
+    /// Starts a master that waits for all workers, and then runs these stages.
     fn headless(&self, stages: &str, words: &[&str]) -> Process {
         let workers = self.workers.len().to_string();
         let own = ["--headless", "--expect-workers", &workers, "--mailrun-stages", stages, "--mailrun-drain", "2s"];
@@ -106,7 +106,8 @@ impl Cluster {
         serde_json::from_str(&fs::read_to_string(self.path(name)).unwrap()).unwrap()
     }
 
-    /// Message counts from Locust's table, the number of its times, the merged histogram, and the sink's ledger.
+    /// Returns the report, and four counts of the messages: the requests and the response times in Locust's table, the
+    /// values in the merged histogram, and the deliveries in the sink's ledger.
     fn totals(&self, ended: &Ended) -> ([u64; 4], Value) {
         let said = || format!("{}{}", ended.out, ended.err);
         assert!(Path::new(&self.path("report.json")).exists(), "{}", said());
@@ -131,7 +132,7 @@ impl Cluster {
     }
 }
 
-/// Waits until the master prints `word` after position `from`.
+/// Waits until the master prints `word` after the position `from` in its output. Returns the position behind it.
 fn await_word(master: &Process, from: usize, word: &str) -> usize {
     wait_until(word, || {
         master.complained().get(from..).and_then(|told| told.find(word)).map(|at| from + at + word.len())
@@ -168,7 +169,7 @@ fn kill_one(version: &str) -> Option<Duration> {
     assert_eq!(ended.code, Some(3), "{}{}", ended.out, ended.err);
     assert!(ended.out.contains("worker lost") && ended.out.contains("its last report came"), "{}", ended.out);
     let ([requests, times, merged, delivered], report) = cluster.totals(&ended);
-    // At most the mail of the killed worker's three users in one interval of 3 s is missing.
+    // The killed worker had three users. At most the mail that they sent in one interval of 3 s may be missing.
     let most = 3 * MOST_PER_USER * 4;
     assert!(requests == times && times == merged, "{requests} {times} {merged}");
     assert!(merged <= delivered && delivered - merged <= most, "{merged} {delivered}");
@@ -178,7 +179,7 @@ fn kill_one(version: &str) -> Option<Duration> {
 
 fn killed(version: &str) {
     let mut took = Vec::new();
-    // A machine that stalls for seconds may spoil one attempt.
+    // Try up to four times, because a machine that stalls for seconds may spoil an attempt.
     while took.last().is_none_or(|took| *took > TAKEOVER_LIMIT) {
         assert!(took.len() < 4, "{took:?}");
         match kill_one(version) {
@@ -209,7 +210,8 @@ fn joined(version: &str) {
     assert_eq!(report["workers"].as_u64(), Some(2), "{report}");
 }
 
-/// The master misses a hung worker. When it resumes and leaves, the test of the others goes on, and no count is lost.
+/// Suspends a worker until the master misses it, and then lets it resume and leave. The other worker must go on with
+/// the test, and no count may be lost.
 fn hung(version: &str) {
     let Some(mut cluster) = Cluster::new(version, 2) else { return };
     let master = cluster.headless("16s:6", &[]);
@@ -236,7 +238,7 @@ fn restarted(version: &str) {
     assert!(messages > 50, "{messages}");
     let names: Vec<&String> = report["clocks"].as_object().unwrap().keys().collect();
     assert_eq!((report["workers"].as_u64(), names.len()), (Some(2), 2), "{report}");
-    // The worker has a new identity on this connection.
+    // Each worker must have registered with the second master under a new identity.
     let is_fresh =
         |name: &&String| ended.err.contains(&format!("{name}-")) && !ended.err.contains(&format!("{name}-1 "));
     assert!(names.iter().all(is_fresh), "{}", ended.err);
@@ -247,7 +249,8 @@ fn open_loop(version: &str) {
     let Some(mut cluster) = Cluster::new(version, 0) else { return };
     (0..2).for_each(|_| cluster.join(&["--rate", "20", "--sessions", "4", "--arrival", "poisson"]));
     let (messages, _) = cluster.agreed(&cluster.headless("3s:2,3s:10", &[]).finish());
-    // 3 s at 40/s and 3 s at 200/s; a master changes the users in steps of one second.
+    // 3 s at 40/s and 3 s at 200/s make 720 messages. The range is wide, because a master changes the number of users
+    // in steps of one second.
     assert!((300..1_200).contains(&messages), "{messages}");
 }
 
@@ -300,7 +303,7 @@ fn web_page(version: &str) {
     assert_eq!(report["workers"].as_u64(), Some(2), "{report}");
 }
 
-/// Chromium, by the names that distributions give it.
+/// Returns the path of Chromium, under either of the names that distributions give it.
 fn chromium() -> Option<String> {
     let paths = std::env::var_os("PATH")?;
     let names = ["chromium", "chromium-browser"];

@@ -60,7 +60,7 @@ impl Run {
         self.mades().troubles.iter().filter(|row| row.kind == kind).map(|row| row.count).sum()
     }
 
-    /// Asserts that the bench saw all counts of the stand-in. Returns the count of this name.
+    /// Asserts that the bench's counts equal the stand-in's. Returns the count with this name.
     fn agreed(&self, name: &str) -> u64 {
         let counts = &self.mades().truth.as_ref().unwrap().counts;
         for row in counts {
@@ -133,8 +133,8 @@ fn acknowledgements_come_back_to_the_senders_inbox_and_are_a_stage_of_their_own(
         let times = run.mades().truth.as_ref().unwrap().times.last().unwrap().clone();
         let done_ms = times.done_ms.unwrap();
         let seen_ms = times.seen_ms.unwrap();
-        // The bench cannot see a message before the stand-in has sent it, and sending takes at
-        // least the delay of the stand-in's network.
+        // The bench cannot see a message before the stand-in has sent it, and sending takes at least the delay of the
+        // stand-in's network.
         assert!(done_ms.min >= 40.0 && seen_ms.min >= 40.0 && seen_ms.p50 >= done_ms.p50, "{mode}: {times:?}");
     }
 }
@@ -259,8 +259,8 @@ fn a_document_for_no_message_and_one_that_cannot_be_read_have_their_names() {
         )
     };
     let run_id = "0123456789abcdef0123456789abcdef";
-    // Documents that are in the inbox before the run: one for message 100 of the run, which is
-    // never sent, one for a foreign message, and a broken one.
+    // Three documents are in the inbox before the run: one for message 100 of the run, which is never sent, one for a
+    // foreign message, and a broken one.
     let texts =
         [document("0123456789ab8def8000000000000064"), document("DOC-1"), document("DOC-2").replace("mRID", "id")];
     at_the_broker(async {
@@ -282,7 +282,7 @@ fn a_document_for_no_message_and_one_that_cannot_be_read_have_their_names() {
     let codes: Vec<_> =
         run.mades().troubles.iter().map(|row| (row.kind.as_str(), row.code.as_str(), row.count)).collect();
     assert_eq!(codes, [("acknowledgement", "unknown document", 2), ("acknowledgement", "unreadable", 1)]);
-    // Foreign documents went back into the queue.
+    // Foreign documents must be back in the queue.
     assert_eq!(left_in(&endpoint.url, "ecp.endpoint.inbox"), 2);
 }
 
@@ -292,10 +292,10 @@ fn what_the_stand_in_does_wrong_the_bench_sees_exactly() {
         "--drop 5% --reject 5% --fail 5% --no-reply 5% --reject-code E77 --message-timeout 3s --rate 150 --duration 2s";
     each(&["endpoint", "toolbox", "tracing"], |mode| {
         let mode = *mode;
-        // In mode tracing, messages never reach an inbox.
+        // In mode tracing, messages never reach an inbox, so the faults of an inbox do not apply.
         let of_an_inbox = if mode == "tracing" { "" } else { "--duplicate 5% --corrupt 5% --reorder 10%" };
         let run = rehearse(&format!("--mode {mode} --seed 5 {faults} {of_an_inbox}"));
-        // All faults were ordered, and each count equals the stand-in's.
+        // The user ordered all faults, and the bench's counts equal the stand-in's, so the run passes.
         assert!(ended_so(run.ended.code, 0, &run.record), "{mode}: {:?}", run.ended);
         assert!(run.record.verdict.reasons.iter().any(|reason| reason.starts_with("As ordered (")), "{mode}");
         assert!(!run.record.verdict.closed && fates_sum(&run.record.ledger), "{mode}: {:?}", run.record.ledger);
@@ -341,8 +341,7 @@ fn each_step_takes_as_long_as_the_stand_in_was_told() {
         for row in &run.mades().truth.as_ref().unwrap().times {
             let done = row.done_ms.unwrap();
             let seen = row.seen_ms.unwrap();
-            // The bench sees nothing before the stand-in has done it, except within the width of a
-            // histogram's class.
+            // The bench cannot see a step before the stand-in has done it. Allow for the width of a histogram's class.
             for (done, seen) in [(done.p50, seen.p50), (done.min, seen.min)] {
                 assert!(seen >= done * 0.998, "{}: {seen} of {done}", row.stage);
                 times.push((row.stage.clone(), seen, done));
@@ -350,7 +349,7 @@ fn each_step_takes_as_long_as_the_stand_in_was_told() {
         }
         (hops, times)
     };
-    // A busy machine adds delay.
+    // A busy machine adds delay, so repeat the run until the times are right once.
     undisturbed(look, |(hops, times)| {
         let in_time = hops.iter().all(|(_, p50, told_ms)| (p50 - told_ms).abs() <= TOLERANCE_MS);
         in_time && times.iter().all(|(_, seen, done)| *seen <= done + 2.0 * TOLERANCE_MS)
@@ -376,13 +375,13 @@ fn an_open_loop_offers_what_it_says() {
     );
 }
 
-/// The 50 slowest of 150 messages, each with its times and its receiver.
+/// Asserts that the record lists the 50 slowest of 150 messages, each with its times and its receiver.
 fn slowest_took_longest(record: &Record, mode: &str) {
     let slowest = &record.slowest;
     assert_eq!(slowest.len(), 50, "{mode}");
     assert!(slowest.is_sorted_by(|one, other| one.delivered_ms >= other.delivered_ms), "{mode}: {slowest:?}");
     let delivered = record.stage(Stage::Delivered).unwrap().latency_ms.unwrap();
-    // The histogram has three digits.
+    // The histogram keeps three digits, so its maximum may differ a little from the exact time.
     let longest_ms = slowest[0].delivered_ms.unwrap();
     assert!((longest_ms - delivered.max).abs() <= longest_ms * 0.002 + 0.001, "{mode}: {longest_ms} {delivered:?}");
     for message in slowest {
@@ -506,7 +505,7 @@ async fn connect(url: &str) -> Connection {
     Connection::open(&Broker::new(url.parse().unwrap(), "somebody")).await.unwrap()
 }
 
-/// Puts foreign messages into a queue.
+/// Puts messages that do not belong to the run into a queue.
 pub(crate) fn put(url: &str, queue: &str, count: u64) {
     at_the_broker(async {
         let mut connection = connect(url).await;
@@ -521,7 +520,7 @@ pub(crate) fn put(url: &str, queue: &str, count: u64) {
     });
 }
 
-/// Number of messages in a queue. The function removes them.
+/// Removes all messages from a queue, and returns their number.
 pub(crate) fn left_in(url: &str, queue: &str) -> u64 {
     at_the_broker(async {
         let mut connection = connect(url).await;
@@ -575,7 +574,8 @@ fn a_queue_that_is_full_of_somebody_elses_is_named_and_left_alone() {
         bench(&endpoint.url, "--no-preflight --mode amqp --credit 10 --rate 20 --duration 20s --message-timeout 2s");
     assert_eq!(run.ended.code, Some(1), "{:?}", run.ended);
     assert_eq!(run.trouble("queue in use"), 1, "{:?}", run.mades().troubles);
-    // The run stopped long before its twenty seconds were over, and did not spin meanwhile.
+    // The run must stop long before its twenty seconds are over. Until then, it must not receive and release the
+    // foreign messages in a busy loop.
     assert!(run.record.ledger.created.unwrap() < 300, "{:?}", run.record.ledger);
     assert!(run.mades().released < 5 * 10 * 30, "{} given back", run.mades().released);
     let lost = run.record.ledger.lost.unwrap();
@@ -587,7 +587,8 @@ fn a_queue_that_is_full_of_somebody_elses_is_named_and_left_alone() {
 fn a_run_that_a_foreign_queue_cut_short_does_not_pass() {
     let endpoint = Endpoint::embedded(&[]);
     put(&endpoint.url, QUEUES[2], 60);
-    // The credit lets the run's own messages through, so the messages that were never sent are the only loss.
+    // The credit is high enough that all messages of the run that are sent arrive. The only fault is that the run ends
+    // before it has sent the rest.
     let words = "--no-preflight --mode amqp --credit 100 --rate 10/m --duration 60s --message-timeout 2s";
     let run = bench(&endpoint.url, words);
     let reason = give_up_reason(&run);
@@ -705,7 +706,7 @@ fn a_broker_that_restarts_is_an_outage_with_its_length() {
     let process = Process::start(MAILRUN, &[words.as_slice(), &["--live", "json", "--out", &out]].concat());
     wait_until("messages", || process.said().contains("\"created\":2").then_some(()));
     endpoint.stop();
-    thread::sleep(Duration::from_millis(300)); // The outage that is measured
+    thread::sleep(Duration::from_millis(300)); // The run must measure an outage of this length
     let again = Endpoint::start(&["--embedded", "--listen", &url["amqp://".len()..]]);
     let run = Run::left(process.finish(), place);
     let sides: Vec<&str> = run.mades().outages.iter().map(|outage| outage.side.as_str()).collect();
@@ -716,7 +717,7 @@ fn a_broker_that_restarts_is_an_outage_with_its_length() {
         run.mades().outages
     );
     assert!(fates_sum(&run.record.ledger) && run.record.ledger.in_flight == Some(0), "{:?}", run.record.ledger);
-    // The broker kept messages in memory, so those that were in flight at its end are lost.
+    // The broker keeps messages in memory, so it loses the messages that are in flight when it ends.
     let created = run.record.ledger.created.unwrap();
     let delivered = run.record.ledger.delivered.unwrap();
     assert!(created > 150 && delivered + 60 > created, "{:?}", run.record.ledger);
@@ -762,7 +763,7 @@ fn a_message_larger_than_is_taken_ends_the_run_in_time_and_its_queue_is_named() 
     let url = broker(queues, ListenOptions::new(ListenerAuth::Any));
     let told = "ecp.endpoint.outbox.reply contains a message larger than 67108864 bytes";
     let place = tempfile::tempdir().unwrap();
-    // A debug build takes a while for 64 MB.
+    // The time-out is 6 s, because a debug build needs some time for a message of 64 MB.
     let words = "--no-preflight --messages 1 --message-timeout 6s --linger-time 100ms --out";
     let words: Vec<&str> = ["mades", "--broker", &url].into_iter().chain(words.split_whitespace()).collect();
     let ended = mailrun(&[words, vec![place.path().to_str().unwrap()]].concat());
@@ -776,7 +777,7 @@ fn a_message_larger_than_is_taken_ends_the_run_in_time_and_its_queue_is_named() 
     assert!(fates_sum(&run.record.ledger) && run.record.ledger.in_flight == Some(0), "{:?}", run.record.ledger);
     let troubles: Vec<&str> = run.mades().troubles.iter().map(|row| row.text.as_str()).collect();
     assert!(troubles.iter().any(|text| text.contains(told)), "{troubles:?}");
-    // The terminal report shows the beginning of the text.
+    // The report on the terminal shows only the beginning of the text.
     assert!(run.ended.out.contains("outbox: ecp.endpoint.outbox.reply contains a"), "{:?}", run.ended);
     assert!(!run.ended.out.contains("cores"), "the one message took no time: {:?}", run.ended);
 }
@@ -805,8 +806,8 @@ fn a_message_larger_than_the_broker_permits_is_returned_and_the_connection_stays
 #[test]
 fn a_market_has_its_documents_at_their_times() {
     const HEARTBEAT: &str = "heartbeat 12m,7m30s,3m before quarter";
-    // A quarter-hour has nine messages and takes three seconds. The run begins somewhere within one, and covers two in
-    // full.
+    // With this acceleration, a quarter-hour takes three seconds and has nine messages. The run begins within a
+    // quarter-hour, and covers the next two in full.
     let beats = format!("{HEARTBEAT}; type HEARTBEAT; received.within(60s) >= 99%");
     let run = Run::of(
         &[
@@ -852,7 +853,7 @@ fn a_market_has_its_documents_at_their_times() {
     assert!(run.report.contains("## Shapes") && run.report.contains("## Windows"), "{}", run.report);
 }
 
-/// Each shape, and the number of messages that it has in a few seconds with `ACCELERATED`.
+/// Load shapes, each with the number of messages that it sends in a few seconds with `ACCELERATED`.
 const SHAPES: [(&str, u64); 4] = [
     ("quarter-hour:3x40", 10),
     ("heartbeat 12m,7m30s,3m before quarter", 10),
@@ -861,8 +862,8 @@ const SHAPES: [(&str, u64); 4] = [
 ];
 const ACCELERATED: &str = "--accelerate 900";
 
-/// Runs a shape against a stand-in that loses messages and sends acknowledgement documents. Returns the run and the
-/// stand-in's log. The stand-in can pause meanwhile.
+/// Runs a shape against a stand-in that loses messages and sends acknowledgement documents. If `pause` is given, the
+/// stand-in pauses for this time during the run. Returns the run and the stand-in's log.
 fn run_of_shape(shape: &str, load: &str, pause: Option<Duration>) -> (Run, Vec<serde_json::Value>) {
     let place = tempfile::tempdir().unwrap();
     let truth = place.path().join("truth.jsonl");
@@ -952,7 +953,7 @@ fn agrees_with(run: &Run, shape: &str, truth: &[serde_json::Value]) {
     assert_eq!(rows.len(), 6, "{rows:?}");
     for ((count, name), row) in counts.into_iter().zip(names).zip(rows) {
         assert_eq!(run.stage(name).count, count, "{shape}: {name}");
-        // A stage that was reached after the time-out has no latency.
+        // Subtract the late messages, because a stage that was reached after the time-out has no latency.
         let share = 100.0 * (count - run.stage(name).late) as f64 / created as f64;
         assert!((row.value.unwrap() - share).abs() < 1e-9, "{shape}: {row:?}, not {share}");
     }
@@ -988,7 +989,7 @@ fn each_shape_ends_with_its_duration() {
         assert_eq!(run.record.ending, Some(Ending::Complete), "{shape}: {:?}", run.ended);
         let market = run.mades().market.as_ref().unwrap();
         let due: u64 = market.windows.iter().map(|window| window.due).sum();
-        // Three quarter-hours, of which the first and the last are partial.
+        // The run covers three quarter-hours, the first and the last of them only in part.
         let expected = if *shape == "every 10s" { 269..=271 } else { 8..=10 };
         assert_eq!((market.missed, run.record.ledger.created), (0, Some(due)), "{shape}");
         assert!(expected.contains(&due), "{shape}: {due}");
@@ -1058,7 +1059,7 @@ fn a_payload_limit_above_the_usual_one_reaches_the_listener() {
         })
     };
     assert!(limit_with(&["--max-payload-size", "100M"]) > 100 << 20);
-    // A payload above a low limit gets an error reply, so the link must carry it.
+    // The endpoint answers a payload above a low limit with an error reply, so the link must accept such a payload.
     assert!(limit_with(&["--max-payload-size", "150k"]) > 64 << 20);
 }
 

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 use tempfile::TempDir;
 
-/// A broker started by the test. It ends when dropped.
+/// A broker started by the test. It is killed when dropped.
 struct Node {
     script: &'static str,
     /// Tar file of the Debian root that has the broker, if it is not this host's own.
@@ -25,7 +25,7 @@ struct Node {
 }
 
 impl Node {
-    /// Returns `None`, with a note, if the broker cannot be installed here.
+    /// Starts ActiveMQ Artemis. Returns `None`, and notes the skipped test, if it cannot be installed here.
     fn artemis() -> Option<Self> {
         peer("java")?;
         let fetched = run("start-artemis.sh", &["--fetch"]);
@@ -36,14 +36,14 @@ impl Node {
         Some(Self::start("start-artemis.sh", None, 1))
     }
 
-    /// Returns `None`, with a note, if the broker cannot be installed here.
+    /// Starts this host's RabbitMQ. Returns `None`, and notes the skipped test, if it is not installed.
     fn rabbitmq() -> Option<Self> {
         peer("rabbitmq-server")?;
         Some(Self::start("start-rabbitmq.sh", None, 3))
     }
 
-    /// Starts RabbitMQ 4 of Debian 13, which speaks AMQP 1.0 without a plugin. Returns `None`, with a note, if it
-    /// cannot run here.
+    /// Starts RabbitMQ 4 of Debian 13, which speaks AMQP 1.0 without a plugin. Returns `None`, and notes the skipped
+    /// test, if it cannot run here.
     fn rabbitmq_4() -> Option<Self> {
         let tar = concat!(env!("CARGO_MANIFEST_DIR"), "/target/roots/rabbitmq-trixie.tar");
         if !is_root() || !Path::new(tar).is_file() {
@@ -107,7 +107,7 @@ struct Bench {
 impl Bench {
     fn start(url: &str, words: &str) -> Self {
         let place = tempfile::tempdir().unwrap();
-        // Without this option, the endpoint pair would count the preflight message as well.
+        // Without --no-preflight, the endpoint pair would count the preflight message as well.
         let fixed =
             ["mades", "--no-preflight", "--broker", url, "--live", "json", "--out", place.path().to_str().unwrap()];
         let words: Vec<&str> = fixed.into_iter().chain(words.split_whitespace()).collect();
@@ -145,7 +145,7 @@ impl MadesRun {
         let endpoint =
             Endpoint::start(&fixed.into_iter().chain(edx).chain(faults.split_whitespace()).collect::<Vec<_>>());
         let (record, code) = Bench::start(url, &format!("--mode {mode} {words}")).finish();
-        // The broker may deliver a message before it confirms it to the sender.
+        // Wait, because the broker may deliver a message to the bench before it confirms it to the endpoint pair.
         wait_until("the endpoint pair to have done with each message", || {
             let stories = fs::read(&truth).unwrap().iter().filter(|octet| **octet == b'\n').count() as u64;
             (Some(stories) >= record.ledger.created).then_some(())
@@ -203,7 +203,8 @@ fn through(url: &str, mode: &str, words: &str, messages: u64, stages: usize) {
     run.agrees();
 }
 
-/// The preflight message is answered, and is in no count of the run.
+/// Asserts that a run with a preflight message passes. The endpoint pair must answer this message, which no count of
+/// the run may include.
 fn answer_a_first_message(url: &str) {
     let endpoint = Endpoint::start(&["--broker", url]);
     let ended = mailrun(&["mades", "--broker", url, "--messages", "20", "--live", "off"]);
@@ -220,7 +221,8 @@ fn a_stranger_with_the_number_or_the_port_of_a_broker_is_left_alone() {
         let place = tempfile::tempdir().unwrap();
         let directory = place.path().to_str().unwrap();
         for word in ["--stop", "--kill"] {
-            // The broker had the same number, but started soon after the boot.
+            // According to this file, the broker had the process id of the stranger, but started soon after the boot.
+            // The stranger must therefore be another process.
             fs::write(place.path().join("pid"), format!("{} 1\n", stranger.id())).unwrap();
             assert!(run(script, &[word, directory]).status.success());
             let command = fs::read(format!("/proc/{}/cmdline", stranger.id())).unwrap();
@@ -357,7 +359,8 @@ fn other_clients_are_compared_on_artemis() {
             skip(tool, "it is not installed, or does not run here");
             continue;
         }
-        // The first table has the rate after the window, the second one the median latency two columns later.
+        // In the first table, the rate comes after the window. In the second table, the median latency comes two
+        // columns later.
         let figures = |line: &str| -> Option<Vec<f64>> {
             let words = line.trim_start().strip_prefix(tool)?.strip_prefix(' ')?.split_whitespace().skip(1);
             Some(words.filter_map(|word| word.replace(',', "").parse().ok()).collect())
@@ -368,7 +371,7 @@ fn other_clients_are_compared_on_artemis() {
     }
 }
 
-/// A broker that is killed during the run and restarted loses no accepted message, and the outage is reported.
+/// Kills and restarts the broker during a run. No accepted message may be lost, and the run must report the outage.
 fn survive_a_kill(node: &Node) {
     const MESSAGES: u64 = 3000;
     const UNDER_WAY: u64 = 50;
@@ -383,7 +386,7 @@ fn survive_a_kill(node: &Node) {
     let mades = record.mades.as_ref().unwrap();
     assert!(mades.outages.iter().any(|outage| outage.lasted_s > 0.0), "{:?}", mades.outages);
     assert!(record.stages.iter().all(|row| row.missing == 0), "{:?}", record.stages);
-    // The endpoint pair sends unconfirmed messages again. They may arrive twice, but must arrive.
+    // The endpoint pair sends unconfirmed messages again. These messages may arrive twice, but none may be missing.
     let twice = mades.redelivered + record.stages.iter().map(|row| row.duplicates).sum::<u64>();
     let told = record.verdict.reasons.iter().any(|reason| reason.to_lowercase().contains("duplicates"));
     assert_eq!(told, twice > 0, "{twice} came twice: {:?}", record.verdict.reasons);
@@ -400,7 +403,7 @@ fn assert_fates_of_the_killed(record: &Record, messages: u64, under_way: u64) {
     let without_a_settlement = of(ledger.failed) + of(ledger.rejected);
     assert_eq!((ledger.created, of(ledger.delivered) + without_a_settlement), (Some(messages), messages), "{said}");
     assert_eq!((of(ledger.lost), of(ledger.expired), of(ledger.corrupt)), (0, 0, 0), "{said}");
-    // Each message without a settlement is reported. There are no more than were in flight.
+    // Each message without a settlement must be reported, and there must not be more of them than were in flight.
     let is_of_these =
         |kind: &str, code: &str| (kind, code) == ("time-out", "settled") || kind == "returned by the broker";
     let told: u64 = troubles.iter().filter(|row| is_of_these(&row.kind, &row.code)).map(|row| row.count).sum();

@@ -15,7 +15,7 @@ fn row<'t>(text: &'t str, tool: &str) -> Vec<&'t str> {
     line.unwrap_or_else(|| panic!("no row of {tool}: {text}")).split_whitespace().collect()
 }
 
-/// Reports whether the original took part. It does if it is installed in PATH or in target/peers.
+/// Reports whether the original, go-mades-bench, took part. It must take part if it is in PATH or in target/peers.
 fn is_compared(text: &str) -> bool {
     let is_missing = text.contains("not installed: go-mades-bench.");
     assert!(!(is_missing && peer("go-mades-bench").is_some()), "it is installed: {text}");
@@ -62,7 +62,8 @@ fn a_lost_message_is_found_by_one_and_ends_the_other_by_the_limit() {
     }
 }
 
-/// With RabbitMQ, go-mades-bench prints its report and then waits forever for an answer to its detach.
+/// With RabbitMQ, go-mades-bench prints its report and then waits forever for an answer to its detach. The report must
+/// count nevertheless.
 #[test]
 fn a_tool_that_does_not_end_after_its_report_counts() {
     let place = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! The help of the MADES commands: `-h` fits on one screen, `--help` has everything, and its plan can be copied.
+//! The help of the MADES commands: `-h` fits on one screen, `--help` has everything, and the plan file in it works when
+//! copied.
 use crate::party::{MAILRUN, run};
 use crate::stand_in_endpoint::Endpoint;
 use std::fs;

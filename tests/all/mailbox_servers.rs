@@ -1,5 +1,5 @@
-//! Private servers of mailboxes that the bench starts. The bench must account for all mail, must notice mail that a
-//! user deletes or copies in a mailbox, and must not call mail lost that survives a crash of the server.
+//! Private mailbox servers that the bench starts. The bench must account for all mail, must notice mail that a user
+//! deletes or copies in a mailbox, and must not call mail lost that survives a crash of the server.
 //!
 //! `make test-slow PART=mailboxes` makes the Debian roots of these servers and runs this file.
 use crate::party::{Bench, BenchRun, bench_as_typed, low_port, stage, wait_until, wait_within};
@@ -86,7 +86,8 @@ fn is_asked(recipe: &str) {
 }
 
 fn is_changed_by_hand(recipe: &str) {
-    // The sink looks every 5 s, so a message that is deleted as soon as it is seen here is almost never seen by it.
+    // The sink looks only every 5 s. The test deletes a message as soon as it sees it, so the sink almost never sees
+    // this message.
     let bench = Bench::start_as_typed(&[
         "--relay",
         recipe,
@@ -114,9 +115,10 @@ fn is_changed_by_hand(recipe: &str) {
     );
 }
 
-/// Keeps the recipe in a file, with a shell that starts the server again whenever it has ended.
+/// Writes a recipe to a file, changed so that a shell starts the server again whenever it has ended.
 fn keep_restarted(files: &Files, recipe: &str) -> String {
-    // Cyrus would go on without a port that one of its former processes still holds, so the shell waits.
+    // The shell waits before each restart, because Cyrus would start without a port that one of its former processes
+    // still holds.
     let shell = "command = [\"sh\", \"-c\", \"trap 'kill $!; wait; exit' TERM; while :; do \\\"$@\\\" & wait $!; sleep 2; \
                  done\", \"sh\", ";
     files.keep("restarted.toml", &recipe.replacen("\ncommand = [", &format!("\n{shell}"), 1))
@@ -127,7 +129,7 @@ fn kill_server(bench: &Bench) {
     let servers = descendants(bench.process.id(), "while :; do");
     assert!(servers.len() > 5, "{servers:?}");
     for pid in &servers {
-        // Some may have ended by themselves, because their master is gone.
+        // Ignore errors, because some processes may have ended by themselves after their master was killed.
         let _ = kill_process(Pid::from_raw(i32::try_from(*pid).unwrap()).unwrap(), Signal::KILL);
     }
 }
@@ -146,7 +148,7 @@ fn is_killed(recipe: &str) {
     eprintln!("{recipe}, killed: {ledger:?}");
     assert!(watched(&record).broken >= 100, "{recipe}: {:?}", watched(&record));
     assert!(ledger.delivered > Some(500), "{recipe}: the server came back: {:?}", run.ended);
-    // Whether mail is lost is known only if none is missing, because the server may have a queue.
+    // No mail may be missing. Add the mail that counts as not delivered, because the server may have it in a queue.
     let missing = ledger.lost.unwrap_or_default() + ledger.not_delivered.unwrap_or_default();
     assert_eq!((missing, ledger.duplicates), (0, Some(0)), "{recipe}: {:?}", run.ended);
 }
@@ -173,7 +175,7 @@ fn a_probe_accounts_for_its_mail_by_imap_and_pop3_although_dovecot_is_killed() {
             1,
         );
     let file = keep_restarted(&files, &own_listeners);
-    // The load of the bench only keeps the server there. The probe's users are others.
+    // The bench is only there to keep the server running. Its load goes to other users than the probe's.
     let bench = Bench::start_as_typed(&["--relay", &file, "--rate", "1", "--duration", "10m"]);
     let imap = imap_address(&bench);
     let password = files.keep("password", "secret\n");
@@ -218,13 +220,13 @@ fn a_probe_accounts_for_its_mail_by_imap_and_pop3_although_dovecot_is_killed() {
     bench.finish();
 }
 
-/// Returns the processes below the child of `of` whose command line contains `word`.
+/// Finds the child of the process `of` whose command line contains `word`. Returns all descendants of this child.
 fn descendants(of: u32, word: &str) -> Vec<u32> {
     let mut parents = Vec::new();
     for entry in fs::read_dir("/proc").unwrap().flatten() {
         let Ok(pid) = entry.file_name().to_string_lossy().parse::<u32>() else { continue };
         let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
-        // The name in parentheses may contain anything.
+        // Search from the end, because the process name in parentheses may contain any text.
         let parent = stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(1)?.parse::<u32>().ok());
         parents.extend(parent.map(|parent| (pid, parent)));
     }
@@ -241,7 +243,7 @@ fn descendants(of: u32, word: &str) -> Vec<u32> {
     found.split_off(1)
 }
 
-/// Returns where the server of a bench has IMAP.
+/// Returns the IMAP address of the server that a bench has started.
 fn imap_address(bench: &Bench) -> String {
     wait_until("the sink to watch", || {
         let said = bench.file("sink.stderr");
@@ -268,7 +270,7 @@ impl Hand {
         self.exists
     }
 
-    /// Sends a command, and notes how many messages there are.
+    /// Sends a command, and updates the number of messages in the mailbox from the replies.
     fn say(&mut self, command: &str) {
         self.replies.get_mut().write_all(format!("a {command}\r\n").as_bytes()).unwrap();
         loop {

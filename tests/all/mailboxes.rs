@@ -1,5 +1,5 @@
-//! A bench whose sink watches mailboxes. Maildirs stand for them, which a second sink fills like a mail
-//! server; `load/sink/mailboxes/stand_in.rs` plays a server of IMAP.
+//! A bench whose sink watches mailboxes. The mailboxes are Maildirs, which a second sink fills like a mail server. The
+//! tests of IMAP are in the crate `load`, where `sink/mailboxes/stand_in.rs` plays an IMAP server.
 use crate::party::{Sink, bench_as_typed, is_root, mailrun, peer, stage};
 use crate::secured::Files;
 use mailrun_bench::recipe::Recipe;
@@ -47,7 +47,7 @@ fn a_private_dovecot_takes_mail_that_is_read_in_its_mailboxes() {
     let Some(_) = peer("dovecot").filter(|_| is_root()) else { return };
     let files = Files::new();
     let recipe = files.path("ten.toml");
-    // Each login takes some 30 ms.
+    // Use ten mailboxes instead of a hundred, because each login takes about 30 ms.
     fs::write(&recipe, Recipe::built_in_text("dovecot").unwrap().replace("{0..99}", "{0..9}")).unwrap();
     let run = bench_as_typed(&["--relay", &recipe, "--messages", "100", "--sessions", "4", "--reuse", "--expunge"]);
     let record = run.record_of(0);

@@ -1,4 +1,4 @@
-//! The manual's pages with their sections and command lines, and the help of every command.
+//! Reads the manual's pages with their sections and command lines, and the help of every command.
 //!
 //! A command line is in a block or a span of code. A block is a script if it is marked `sh`, or if it has no mark and
 //! its first word is a program. Other blocks are output, configuration and the like.
@@ -101,7 +101,8 @@ enum Piece {
 }
 
 impl Page {
-    /// The page's sections. The first has everything before the first heading of the second level.
+    /// The page's sections that have command lines. Everything before the first heading of the second level is a
+    /// section as well.
     pub(crate) fn sections(&self) -> Vec<Section> {
         let section = |heading: String| Section { page: self.name.clone(), heading, commands: Vec::new() };
         let mut sections = vec![section(String::new())];
@@ -165,7 +166,7 @@ impl Page {
     }
 }
 
-/// The pieces of a page, each with the number of its first line.
+/// Splits a page into headings, blocks, table rows and paragraphs, each with the number of its first line.
 fn pieces(text: &str) -> Vec<(usize, Piece)> {
     let mut pieces = Vec::new();
     let mut lines = text.lines().enumerate().map(|(at, line)| (at + 1, line)).peekable();
@@ -271,7 +272,7 @@ fn is_command(text: &str, programs: &str) -> bool {
     let is_variable = |word: &str| word.split_once('=').is_some_and(|(name, _)| is_variable_name(name));
     let mut words = text.split_whitespace().skip_while(|word| is_variable(word));
     let Some(first) = words.next() else { return false };
-    // Output also begins with the program's name: "mailrun: …", "mailrun bench: …".
+    // Output also begins with the program's name, for example "mailrun: …" or "mailrun bench: …".
     let is_output = first == "mailrun" && words.next().is_none_or(|word| word.ends_with(':'));
     programs.split_whitespace().any(|program| program == first) && !is_output
 }
@@ -295,7 +296,7 @@ fn of_text(line: usize, text: &str, place: Place) -> Vec<Command> {
     commands.map(|text| Command { line, text, place }).collect()
 }
 
-/// The spans of code of a text. In a table cell, a bar is written `\|`.
+/// Returns the spans of code in a text. A bar in a table cell is written `\|`, and is returned as `|`.
 fn spans(text: &str) -> Vec<String> {
     let parts: Vec<&str> = text.split('`').collect();
     parts.iter().skip(1).step_by(2).map(|span| span.replace("\\|", "|").trim().to_owned()).collect()

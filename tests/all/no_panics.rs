@@ -1,10 +1,11 @@
-//! Every command with outputs that cannot be written, readers that go away, and arguments that are not UTF-8. Each must
-//! end with a status of its own, and never with a panic (101).
+//! Runs every command with outputs that cannot be written, readers that go away, and arguments that are not UTF-8. The
+//! command must end with one of its own exit statuses, and never with a panic (101).
 use crate::party::{MAILRUN, Sink, mailrun, run};
 use crate::rows::each;
 use std::path::Path;
 
-/// Shell commands that run "$@" in different ways.
+/// Shell commands that run "$@" with its output on a full device, with a reader that goes away, or with closed
+/// descriptors.
 const WAYS: [&str; 9] = [
     "\"$@\" > /dev/full",
     "\"$@\" 2> /dev/full",
@@ -20,8 +21,8 @@ const WAYS: [&str; 9] = [
 /// Ways for most commands: a full disk, a reader that goes away, closed output.
 const FEW_WAYS: [&str; 3] = ["\"$@\" > /dev/full 2>&1", "\"$@\" 2>&1 | head -n 1", "\"$@\" >&- 2>&-"];
 
-/// Commands that end at once; the first eight run in all ways. `{sink}` is the address of a sink, and `{}` a directory of
-/// the run.
+/// Commands that end at once. The first eight run in all `WAYS`, the others only in `FEW_WAYS`. `{sink}` is the address
+/// of a sink, and `{}` a directory of the run.
 const COMMANDS: [&str; 25] = [
     "",
     "--help",
@@ -87,7 +88,7 @@ fn status(way: &str, command: &str, sink: &str, directory: &Path) -> i32 {
     text.trim().parse().unwrap_or_else(|_| panic!("{command} {way}: no status: {ended:?}"))
 }
 
-/// Asserts that no file below this directory mentions a panic, including the standard error of child processes.
+/// Asserts that no child process has panicked. The files `*.stderr` below this directory have their standard error.
 fn assert_no_panic_in(directory: &Path, what: &str) {
     for entry in std::fs::read_dir(directory).unwrap().flatten() {
         let path = entry.path();

@@ -7,7 +7,7 @@ use crate::stand_in_endpoint::Endpoint;
 use std::fs;
 use std::path::Path;
 
-/// Options of `openssl req` for a key without a password, for localhost.
+/// Options of `openssl req` for a certificate for localhost, with a key that has no password.
 const REQUEST: &str = "-newkey rsa:2048 -nodes -subj /CN=localhost -addext subjectAltName=DNS:localhost";
 
 struct Pair {
@@ -29,7 +29,7 @@ impl Pair {
         Self::of(files, name, &format!("openssl req -x509 -days 30 {REQUEST} -keyout KEY -out CERTIFICATE"))
     }
 
-    /// An expired certificate. (`openssl req` sets dates only from version 3.4 on.)
+    /// Makes an expired certificate with `openssl ca`, because `openssl req` can set dates only from version 3.4 on.
     fn expired(files: &Files) -> Self {
         files.keep("index.txt", "");
         files.keep(
@@ -63,7 +63,7 @@ fn went_well(ended: &Ended) {
     assert_eq!(ended.code, Some(0), "{ended:?}");
 }
 
-/// Asserts that nothing was sent and that one line says why.
+/// Asserts that a command sent nothing, and ended with a single line that says why.
 fn refused(ended: &Ended, why: &str) {
     assert_eq!((ended.code, ended.err.lines().count(), ended.out.as_str()), (Some(2), 1, ""), "{why}: {ended:?}");
     assert!(ended.err.trim_end().ends_with(why), "{why}: {ended:?}");
@@ -79,7 +79,7 @@ fn mades(url: &str, words: &[&str]) -> Ended {
     mailrun(&[&["mades", "--broker", url, "--messages", "5"], words].concat())
 }
 
-/// A relay whose only route leads to this server, with verified TLS.
+/// A relay whose only route leads to this server. `security` has the route's keys for TLS.
 fn relay_to(server: &str, security: &str) -> Den {
     Den::new(&format!("{QUICK}[[route]]\nto = \"*\"\nsmtp = \"{server}\"\n{security}"))
 }

@@ -1,4 +1,4 @@
-//! The program's own processes. They listen on ports chosen by the kernel, and are killed at the latest when the test
+//! Starts the program's own processes for tests. They listen on free ports, and are killed at the latest when the test
 //! ends.
 pub(crate) use crate::skipped::skip;
 use mailrun_measurement::record::{LedgerRow, Outcome, Record, StageRow};
@@ -17,7 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// Limit of every wait, even on a slow machine.
+/// Maximum length of a wait, long enough for a slow machine.
 pub(crate) const LIMIT: Duration = Duration::from_secs(180);
 
 /// Number of attempts at a measurement, because a busy machine may spoil several in a row.
@@ -25,7 +25,7 @@ const LOOKS: u32 = 12;
 
 pub(crate) const MAILRUN: &str = env!("CARGO_BIN_EXE_mailrun");
 
-/// Calls `look` until it returns a value.
+/// Calls `look` until it returns a value. Fails after [`LIMIT`].
 pub(crate) fn wait_until<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
     wait_within(LIMIT, what, look)
 }
@@ -37,7 +37,7 @@ pub(crate) fn wait_within<T>(longest: Duration, what: &str, mut look: impl FnMut
             return seen;
         }
         assert!(began.elapsed() < longest, "waited {longest:?} for {what}");
-        // A look may cost a process or a large file.
+        // Look less often as time passes, because a look may start a process or read a large file.
         thread::sleep((began.elapsed() / 20).clamp(Duration::from_millis(5), Duration::from_millis(100)));
     }
 }
@@ -125,7 +125,7 @@ impl Process {
         tasks.map(open).max().unwrap_or_default()
     }
 
-    /// Limits the number of descriptors from now on; those that are open stay open. Returns the former limit.
+    /// Limits the number of descriptors from now on. Open descriptors stay open. Returns the former limit.
     pub(crate) fn limit_descriptors(&self, most: u64) -> u64 {
         let limits = fs::read_to_string(format!("/proc/{}/limits", self.child.id())).unwrap();
         let line = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
@@ -146,7 +146,7 @@ impl Process {
         kill_process(self.pid(), Signal::CONT).unwrap();
     }
 
-    /// Sends SIGHUP, so that the relay reloads its configuration.
+    /// Sends SIGHUP, at which a server reads its configuration again.
     pub(crate) fn hang_up(&self) {
         kill_process(self.pid(), Signal::HUP).unwrap();
     }
@@ -177,7 +177,7 @@ impl Process {
         kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
     }
 
-    /// Signals that were sent to the process and not yet handled.
+    /// Bit mask of the signals that were sent to the process and not yet handled.
     pub(crate) fn pending_signals(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default();
         let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"));
@@ -188,7 +188,7 @@ impl Process {
         Pid::from_child(&self.child)
     }
 
-    /// Peak memory in bytes.
+    /// Largest resident memory of the process so far (`VmHWM`).
     pub(crate) fn peak_bytes(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
@@ -201,7 +201,7 @@ impl Process {
 
     pub(crate) fn finish_within(mut self, longest: Duration) -> Ended {
         let limit = Instant::now() + longest;
-        // What the process said is part of the error.
+        // Check the limit in the closure, because its error includes the output of the process.
         let status = wait_within(2 * longest, "a process to end", || {
             let status = self.child.try_wait().unwrap();
             let is_late = status.is_none() && Instant::now() >= limit;
@@ -214,7 +214,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // The process may have ended by itself.
+        // Ignore errors, because the process may have ended by itself.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -246,7 +246,7 @@ pub(crate) struct Took {
 }
 
 impl Sink {
-    /// Listens on a port that no other test gets, because a source may go on after the end of its sink.
+    /// Listens on a port that no other test gets, because a source may still send to it after its sink has ended.
     pub(crate) fn start(words: &[&str]) -> Self {
         Self::start_at(&format!("127.0.0.1:{}", low_port()), words)
     }
@@ -282,7 +282,7 @@ impl Sink {
         serde_json::from_str(&text).unwrap()
     }
 
-    /// Interrupts the sink, and returns its record.
+    /// Ends the sink with SIGTERM, and returns its record.
     pub(crate) fn stop(self) -> Record {
         self.process.terminate();
         self.end()
@@ -342,7 +342,7 @@ pub(crate) struct BenchRun {
 }
 
 impl Bench {
-    /// Runs from source to sink, unless `words` add a server.
+    /// Starts a bench whose source sends directly to the sink, unless `words` name a server or a relay.
     pub(crate) fn start(words: &[&str]) -> Self {
         let has_server = words.first().is_some_and(|word| !word.starts_with('-'));
         let more: &[&str] = match has_server {
@@ -358,7 +358,7 @@ impl Bench {
         Self::start_within("", words)
     }
 
-    /// Sets an environment variable, given as `NAME=value`.
+    /// Starts the bench with an environment variable, given as `NAME=value`. An empty `variable` sets none.
     fn start_within(variable: &str, words: &[&str]) -> Self {
         let out = tempfile::tempdir().unwrap();
         // The relay may run as another user and needs access to this directory.
@@ -431,8 +431,8 @@ pub(crate) fn fates(ledger: &LedgerRow) -> [u64; 5] {
     [ledger.created, ledger.delivered, ledger.lost, ledger.duplicates, ledger.corrupt].map(Option::unwrap)
 }
 
-/// Reports whether a run ended with `expected`, or with INVALID because the generator was the bottleneck on this
-/// machine.
+/// Reports whether a run ended with the status `expected`. If that is 0, a run that is INVALID counts as well, because
+/// on a busy machine the generator may be the bottleneck.
 pub(crate) fn ended_so(code: Option<i32>, expected: i32, record: &Record) -> bool {
     let is_invalid = record.verdict.outcome == Some(Outcome::Invalid);
     code == Some(expected) || (expected == 0 && code == Some(3) && is_invalid)

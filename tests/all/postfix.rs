@@ -16,11 +16,11 @@ pub(crate) enum Deliver {
     To(u16),
     /// Like `To`, but removes header lines whose names begin with `X-`.
     Stripped(u16),
-    /// Like `To`, but replaces the recipients of some local parts at bench.example (`REWRITES`).
+    /// Like `To`, but replaces or copies some recipients, as `REWRITES` says.
     Rewritten(u16),
 }
 
-/// Names and texts of tables, for the parameters that `Deliver::Rewritten` sets.
+/// Parameters of main.cf that `Deliver::Rewritten` sets, each with the text of its lookup table.
 const REWRITES: [(&str, &str); 3] = [
     (
         "virtual_alias_maps",
@@ -34,11 +34,12 @@ const REWRITES: [(&str, &str); 3] = [
 pub(crate) struct Postfix {
     place: TempDir,
     program: String,
-    /// One address for each list of options.
+    /// Addresses on which Postfix listens, one for each list of options passed to `start`.
     pub(crate) listening: Vec<SocketAddr>,
 }
 
-/// The rest of main.cf: refusals by name, no delays, and limits high enough for hostile clients.
+/// Settings that follow the shared part of main.cf: refusals by name, no delays, and limits high enough for hostile
+/// clients.
 const MAIN: &str = "
 smtpd_recipient_restrictions = check_recipient_access regexp:DIR/conf/refuse
 smtpd_helo_required = yes
@@ -66,8 +67,8 @@ pub(crate) fn base_configuration(directory: &str) -> [String; 2] {
 }
 
 impl Postfix {
-    /// Starts a Postfix with one port for each list of `smtpd` options. Returns `None`, with a note, where Postfix
-    /// cannot run.
+    /// Starts a Postfix with one port for each list of `smtpd` options. Returns `None`, and notes the skipped test, if
+    /// Postfix cannot run here.
     pub(crate) fn start(deliver: Deliver, services: &[Vec<String>]) -> Option<Self> {
         let program = peer("postfix")?;
         if !is_root() {
@@ -141,7 +142,7 @@ impl Postfix {
         self.listening[0].to_string()
     }
 
-    /// Number of log lines that contain `text`.
+    /// Number of times that `text` occurs in the log.
     pub(crate) fn logged(&self, text: &str) -> u64 {
         self.log().matches(text).count() as u64
     }

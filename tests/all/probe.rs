@@ -1,10 +1,11 @@
-//! The probe as a process: its account beside what sinks and mailboxes have, kills, restarts, SIGHUP.
+//! Tests the probe as a process. Its account must agree with the sinks and the mailboxes, even after kills, restarts
+//! and SIGHUP.
 use crate::party::{MAILRUN, Process, Sink, low_port, mailrun, wait_until};
 use crate::secured::Files;
 use std::collections::HashMap;
 use std::fs;
 
-/// Values of `/metrics` by their names with labels.
+/// Values of `/metrics`. The keys are the metrics' names with their labels.
 pub(crate) struct Metrics(HashMap<String, f64>);
 
 impl Metrics {
@@ -12,7 +13,7 @@ impl Metrics {
         self.0.get(&format!("mailrun_probe_{name}{{route=\"{route}\"}}")).copied().unwrap_or_default()
     }
 
-    /// The ends of all messages, which are as many as were created.
+    /// Number of a route's messages, summed over all fates. It must equal the number of created messages.
     pub(crate) fn fates(&self, route: &str) -> f64 {
         let names = ["in_flight", "rejected_total", "failed_total", "in_doubt", "delivered_total", "bounced_total"];
         let others = ["missing", "unwatched_total"];
@@ -20,7 +21,7 @@ impl Metrics {
     }
 }
 
-/// A probe with its configuration file.
+/// A running probe. It is killed when dropped.
 pub(crate) struct Probe {
     process: Process,
     url: String,
@@ -106,7 +107,7 @@ fn the_account_is_that_of_the_sinks_however_often_probe_and_server_are_killed() 
     let config = files.keep("probe.toml", &text("10/s"));
     let probe = Probe::start(&config);
     probe.await_value("delivered_total", &["sink", "mailbox"], 10.0);
-    // Dropping a process kills it.
+    // This drop kills the probe.
     drop(probe);
     let probe = Probe::start(&config);
     probe.await_value("delivered_total", &["sink", "mailbox"], 20.0);

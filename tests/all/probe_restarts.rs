@@ -7,7 +7,7 @@ use crate::secured::Files;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A sink that keeps its mail in a Maildir, with what its earlier processes have counted.
+/// A sink that keeps its mail in a Maildir. Its count of messages includes those of its earlier processes.
 struct Keeper {
     listen: String,
     inbox: String,
@@ -78,7 +78,7 @@ fn the_account_is_that_of_the_sinks_after_restarts_of_everything() {
         }
         match turn % 5 {
             0 => {
-                // Dropping a process kills it.
+                // This drop kills the probe.
                 drop(probe.take());
                 probe = Some(Probe::start(&config));
                 kills += 1;
@@ -106,8 +106,9 @@ fn the_account_is_that_of_the_sinks_after_restarts_of_everything() {
     for (route, keeper) in watched.iter().zip([&behind_postfix, &behind_relay]) {
         assert_eq!(metrics.of("created_total", route), metrics.fates(route), "{route}");
         let arrived = metrics.of("delivered_total", route) + metrics.of("repeated_total", route);
-        // A killed relay may send its last message again, when the probe has forgotten that it came. A sink that is stopped may
-        // have stored a message that it has not yet counted or answered; the server sends that again.
+        // A killed relay may send its last message again after the probe has forgotten the first arrival. A sink that
+        // is stopped may have stored a message without counting or answering it, and the server sends this message
+        // again.
         let unknown = keeper.messages() as f64 - arrived;
         println!("{route}: {unknown} arrivals more at the sink, after {} of its restarts", keeper.restarts);
         let allowed = -f64::from(keeper.restarts)..=f64::from(kills);

@@ -5,7 +5,7 @@ use mailrun_measurement::Record;
 use std::fs;
 use std::path::Path;
 
-/// Runs a scenario with small numbers.
+/// Runs a scenario with only one round, and with a full report.
 fn profile(words: &[&str], out: &Path) -> Ended {
     mailrun(&[&["bench"], words, &["--rounds", "1", "--report", "full", "--out", out.to_str().unwrap()]].concat())
 }
@@ -17,7 +17,7 @@ fn expect_measured(ended: &Ended) {
     assert!(is_good && ended.code == Some(0), "{ended:?}");
 }
 
-/// The rows of the `table`th table, cell by cell.
+/// Returns the rows of a table of the output, each as a list of cells. `table` counts the tables from 0.
 fn rows(ended: &Ended, table: usize) -> Vec<Vec<String>> {
     let is_rule = |line: &&str| line.contains('─');
     let after = ended.out.lines().enumerate().filter(|(_, line)| is_rule(line)).nth(table).expect("a table").0 + 1;

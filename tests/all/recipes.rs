@@ -7,7 +7,8 @@ use std::fs;
 use std::path::Path;
 use std::time::Instant;
 
-/// A Python server that accepts mail and discards it. With `daemon`, it leaves a process behind when it stops.
+/// A Python server that accepts mail and discards it. Its last argument orders a fault: with `daemon`, for example, it
+/// leaves a process behind when it stops.
 const FORGETFUL: &str = r#"import os, signal, socket, sys, threading
 host, port = sys.argv[1].split(":"); fault = sys.argv[3] if len(sys.argv) > 3 else ""
 if fault == "early": sys.exit("cannot find my own teeth")
@@ -84,7 +85,7 @@ fn each_fault_of_a_recipe_is_one_line_with_its_file_and_key() {
     let rows = [
         ("early", "", "3:11: command: ", "the relay ended before it listened: cannot find my own teeth"),
         ("silent", "ready_within = \"500ms\"", ": command: ", "did not listen within"),
-        // Enough time for a busy machine to start Python.
+        // 4 s is enough time for a busy machine to start Python.
         ("silent", "ready_within = \"4s\"", ": command: ", "its last output: at your service"),
         ("daemon", "", ": command: ", "the relay ended and left processes behind: python3 ("),
         ("", "prepare = [[\"sh\", \"-c\", \"echo no flour >&2; exit 3\"]]", ": prepare: ", "exit status 3: no flour"),
@@ -121,7 +122,7 @@ fn three_signals_leave_no_process_of_a_server() {
     wait_until("the load", || progress().contains("\"progress\"").then_some(()));
     assert_eq!(servers(), 2, "the server and its daemon");
     bench.terminate();
-    // The server's first process exits when it is asked to, and its daemon does not.
+    // The server's first process exits when it is told to stop, but its daemon does not.
     wait_until("the server to exit", || (servers() == 1).then_some(()));
     for _ in 0..2 {
         bench.terminate();
@@ -142,7 +143,7 @@ fn mail_that_a_server_took_and_never_handed_on_is_not_delivered() {
     assert_eq!(processes_of(place.path()), 0);
 }
 
-/// Kills a mailrun, then counts the processes that it left, before and after a second mailrun.
+/// Kills a bench with SIGKILL, and counts the server's processes that it left behind, before and after a second bench.
 const KILLED: &str = r#"ip link set lo up
 "$1" bench --relay "$2" --duration 1h --rate 1 --quiet --out "$3/killed" & first=$!
 count() { grep -l MAILRUN_RECIPE= /proc/[0-9]*/environ | wc -l; }
@@ -175,7 +176,8 @@ pub(crate) fn has_control_groups() -> bool {
     trial.is_some_and(|trial| fs::create_dir(&trial).and_then(|()| fs::remove_dir(&trial)).is_ok())
 }
 
-/// The server ignores SIGCHLD, as Exim does, so that the kernel forgets what its children used.
+/// The server ignores SIGCHLD, as Exim does, so the kernel forgets the CPU time of its children. The record must
+/// include this time nevertheless.
 #[test]
 fn the_cpu_time_of_children_that_nobody_waits_for_is_the_servers() {
     let Some(_) = peer("python3") else { return };
@@ -205,7 +207,7 @@ fn a_server_gets_a_short_path_to_its_mail() {
     let ended = bench(&long, &recipe(place.path(), "", &keys));
     let path = fs::read_to_string(&seen).unwrap_or_else(|error| panic!("{error}: {ended:?}"));
     assert!(path.len() <= 70 && long.join("out/run.json").exists(), "{path} {ended:?}");
-    // A command for the queue must find the mail although the path has a link in it.
+    // A command for the queue must find the mail, although the short path contains a symbolic link.
     assert_eq!(fs::read_to_string(&found).unwrap().trim(), format!("{}/mail", path.trim()));
     assert!(fs::symlink_metadata(Path::new(path.trim()).parent().unwrap()).is_err(), "the link is removed");
 }

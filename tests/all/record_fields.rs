@@ -1,4 +1,5 @@
-//! The parts of a record that explain a run: seconds, domains, single messages, and ordered faults.
+//! The parts of a record that explain a run: figures of each second and domain, single messages, and the faults that
+//! the user ordered.
 use crate::party::mailrun;
 use crate::secured::Files;
 use mailrun_measurement::record::{EventKind, KeepAwake, Record, Role, SlowMessage};
@@ -82,7 +83,7 @@ fn domains_sum_to_the_ledger(record: &Record) {
 }
 
 fn slowest_are_sorted_and_whole(slowest: &[SlowMessage]) {
-    // A message that arrived twice is one of the sink's 50 twice.
+    // Fewer than 50 are allowed, because a message that arrived twice takes two of the sink's 50 places.
     assert!((40..=50).contains(&slowest.len()), "{}", slowest.len());
     assert!(slowest.is_sorted_by(|one, other| one.delivered_ms >= other.delivered_ms), "{slowest:?}");
     assert!(slowest.iter().all(|message| message.delivered_ms > Some(100.0)), "all arrived: {slowest:?}");
@@ -156,12 +157,12 @@ fn all_times_of_a_run_with_a_warm_up_have_one_zero() {
     assert_eq!(warm_up_ended, 1.0, "second 0 is the begin of the load");
     assert!(record.zero_at[..19] >= record.started_at[..19] && record.zero_at.ends_with('Z'), "{}", record.zero_at);
     let stall = record.stalls.iter().find(|stall| stall.to_s - stall.from_s > 1.2).expect("a stall");
-    // Both rows come from the source, so their times agree. A server that rejected a message
-    // meanwhile was not lost.
+    // Both rows come from the source, so their times are equal. If the server rejected a message during the stall, it
+    // was not lost, and there is no such event.
     let has = |kind, at_s| record.events.iter().any(|event| event.kind == kind && event.at_s == at_s);
     assert_eq!(has(EventKind::ServerLost, stall.from_s), stall.rejected == 0, "{stall:?}: {:?}", record.events);
     assert_eq!(has(EventKind::ServerBack, stall.to_s), stall.rejected == 0, "{stall:?}: {:?}", record.events);
-    // The sink counts from its first connection, which comes after the start of the run.
+    // The sink counts the times of its rules from its first connection, which comes after the start of the run.
     let fault_off = at(EventKind::FaultOff);
     assert!(fault_off >= warm_up_ended + 2.2 - 0.001, "{:?}", record.events);
     assert!(stall.to_s >= fault_off - 0.001, "accepted again while the sink stalls: {stall:?}, {fault_off}");
@@ -206,7 +207,7 @@ fn a_run_with_one_domain_and_a_closed_loop_has_neither_domains_nor_service_times
     assert!(record.domains.is_empty() && record.events.is_empty(), "{:?} {:?}", record.domains, record.events);
     assert!(record.stages.iter().all(|row| row.service_ms.is_none() && row.service_histogram.is_none()));
     assert_eq!(record.slowest.len(), 50);
-    // Those that were also among the slowest to be accepted have their dialogue.
+    // Only messages that were also among the slowest to be accepted have the phases of their SMTP dialogue.
     for message in record.slowest.iter().filter(|message| !message.phases.is_empty()) {
         assert!(message.phases.iter().any(|phase| phase.name == Phase::Reply), "{message:?}");
     }
@@ -234,7 +235,8 @@ fn busy_polling_and_its_cost_are_in_the_record_of_both_ends() {
 fn the_record_and_the_report_say_whether_the_processors_were_kept_awake() {
     let run = crate::party::bench(&["--keep-awake", "auto", "--sessions", "1", "--messages", "20"]);
     let state = run.record_of(0).host.keep_awake.expect("bench decides it");
-    // Only root may write to the device, and containers have none.
+    // The bench must at least have tried. It fails without root, who alone may write to the device, and in containers,
+    // which have no such device.
     assert_ne!(state, KeepAwake::Off, "the bench's own source and sink are no server under test");
     assert!(run.file("report.md").contains(state.words()), "{}", run.file("report.md"));
     if state == KeepAwake::On {

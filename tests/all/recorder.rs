@@ -1,4 +1,4 @@
-//! A server that records every byte it hears and answers by a script. Two clients are compared by these recordings.
+//! A server that records every byte it hears and answers by a script. Tests use it to compare two clients byte by byte.
 use crate::party::wait_until;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, sockopt};
 use std::collections::HashMap;
@@ -84,13 +84,13 @@ pub(crate) enum Listen {
     V4,
     V6,
     Unix,
-    /// With a listen backlog of one or two connections.
+    /// A Unix-domain socket with a listen backlog of only one or two connections.
     ShortUnix,
 }
 
 /// A server that runs until `finish`.
 pub(crate) struct Recorder {
-    /// 0 for a Unix-domain socket.
+    /// TCP port, or 0 for a Unix-domain socket.
     pub(crate) port: u16,
     pub(crate) path: PathBuf,
     shared: Arc<Shared>,
@@ -182,7 +182,7 @@ impl Recorder {
 }
 
 fn listen_at(path: &Path, backlog: i32) -> UnixListener {
-    // An earlier server may have left its socket file behind.
+    // Remove the socket file that an earlier server may have left behind.
     let _ = std::fs::remove_file(path);
     let descriptor = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
     rustix::net::bind(&descriptor, &SocketAddrUnix::new(path).unwrap()).unwrap();
@@ -319,7 +319,7 @@ impl Serving<'_> {
             "DATA" => self.in_message = reply.starts_with(b"354"),
             _ => {}
         }
-        // If the client is gone, the next read notices.
+        // Ignore the error: if the client is gone, the next read notices that.
         let _ = self.wire.write_all(reply);
     }
 }

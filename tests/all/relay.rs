@@ -26,7 +26,8 @@ pub(crate) struct Den {
 }
 
 impl Den {
-    /// `text` is added to the name, spool and address. It must write keys of sections with dots: `retry.first = "1s"`.
+    /// Writes a configuration that consists of `text` and, before it, defaults for the host name, spool and address.
+    /// `text` must write the keys of sections with dots, for example `retry.first = "1s"`.
     pub(crate) fn new(text: &str) -> Self {
         Self::with(Files::new(), text)
     }
@@ -34,13 +35,13 @@ impl Den {
     pub(crate) fn with(files: Files, text: &str) -> Self {
         let listen = if text.contains("listen =") { "" } else { "listen = [\"127.0.0.1:0\"]\n" };
         let hostname = if text.contains("hostname =") { "" } else { "hostname = \"relay.example\"\n" };
-        // A relay that starts fills an eighth of max_size with zeros.
+        // Keep max_size small, because a relay fills an eighth of it with zeros when it starts.
         let max_size = if text.contains("spool.max_size =") { "" } else { "spool.max_size = \"64M\"\n" };
         files.keep("relay.toml", &format!("{hostname}spool.directory = \"spool\"\n{max_size}{listen}{text}"));
         Self { files }
     }
 
-    /// Sends all mail to this server.
+    /// Like `new`, with a route that sends all mail to this server.
     pub(crate) fn to(server: &str, text: &str) -> Self {
         Self::new(&format!("{text}{}", all_to(server)))
     }
@@ -147,7 +148,7 @@ pub(crate) fn await_recipients(sink: &Sink, count: u64) {
     });
 }
 
-/// A message as written by the sink.
+/// A message that a sink has written to its dump file.
 #[derive(Debug)]
 pub(crate) struct Kept {
     pub(crate) sender: String,
@@ -241,7 +242,7 @@ fn what_it_has_done_is_said_at_the_end() {
     let counts = |text: &str| ["accepted", "delivered", "failed", "spool_messages"].map(|name| count(text, name));
     let ended = ended_after_one_message(&[]);
     assert_eq!(counts(&ended.out), [1, 1, 0, 0], "{ended:?}");
-    // A record on standard output has nothing beside it, so that a program can read it.
+    // If the record goes to standard output, nothing else may be there, so that a program can read it.
     let ended = ended_after_one_message(&["--json", "-"]);
     let record: Record = serde_json::from_str(&ended.out).unwrap();
     assert_eq!(record.stage(Stage::Delivered).unwrap().count, 1);
@@ -293,7 +294,7 @@ fn all_listeners_stop_taking_mail_while_deliveries_come_to_their_end() {
     }
     go_on.send(()).unwrap();
     let ended = relay.process.finish();
-    // A relay that closed its listeners one after the other would have given up the delivery by then.
+    // If the relay closed one listener after the other, it would have given up the delivery by now.
     assert!(ended.code == Some(0) && ended.err.contains("status=delivered"), "{}", ended.err);
 }
 
@@ -312,7 +313,7 @@ fn a_second_relay_on_a_spool_is_turned_away_in_a_line() {
 #[test]
 fn a_spool_that_cannot_be_written_is_said_in_a_line() {
     let den = Den::new("[[route]]\nto = \"*\"\ndiscard = true\n");
-    // A file in place of the directory stops even root.
+    // Put a file in place of the directory, because this stops even root.
     fs::write(den.path("spool"), "no directory").unwrap();
     let ended = den.fails(&[]);
     assert_eq!((ended.code, ended.err.lines().count()), (Some(2), 1), "{ended:?}");
@@ -377,7 +378,7 @@ fn mistakes_of_a_file_are_told_with_their_places() {
 pub(crate) struct Mount(PathBuf);
 
 impl Mount {
-    /// Mounts a tmpfs. Returns `None`, with a note, where that is not allowed.
+    /// Mounts a tmpfs. Returns `None`, and notes the skipped test, if that is not allowed here.
     pub(crate) fn new(at: &str, options: &str) -> Option<Self> {
         if !is_root() {
             skip("tmpfs", "only root may mount one");

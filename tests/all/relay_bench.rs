@@ -42,7 +42,7 @@ fn relay(record: &Record) -> &Party {
     record.parties.iter().find(|party| party.role == Role::Relay).expect("a relay took part")
 }
 
-/// All messages went through the relay once, and the report shows the relay with its cost.
+/// Asserts that all messages went through the relay once, and that the report shows the relay with its cost.
 fn expect_relayed(run: &BenchRun, name: &str, durability: &str, messages: u64) -> Record {
     let record = run.record_of(0);
     assert_eq!(fates(&record.ledger), [messages, messages, 0, 0, 0]);
@@ -72,7 +72,7 @@ fn without_arguments_mail_goes_through_our_relay() {
     let record = expect_relayed(&run, "mailrun", "sync", 500);
     let party = relay(&record);
     expect_costs(party);
-    // Every message was written to disk before its 250.
+    // Every message of 400 bytes was written to disk before its 250.
     assert!(party.write_bytes.is_some_and(|bytes| bytes >= 500 * 400), "{party:?}");
     let delivered = stage(&record, Stage::Delivered).latency_ms.unwrap();
     assert!(delivered.min > 0.0 && run.ended.out.contains("\n delivered "), "{delivered:?}");
@@ -124,7 +124,7 @@ fn a_private_postfix_is_set_up_measured_and_removed() {
     let record = expect_relayed(&run, "postfix", "sync", 200);
     let party = relay(&record);
     expect_costs(party);
-    // Postfix works in dozens of processes. Its master alone uses a hundredth of this time.
+    // Postfix consists of dozens of processes, and all must be counted: its master alone uses a hundredth of this time.
     assert!(party.user_s.unwrap() + party.sys_s.unwrap() > 0.05, "{party:?}");
     assert!(party.command.last().unwrap().starts_with("exec "), "as in its recipe: {:?}", party.command);
     assert_eq!(processes_with(run.path()), 0, "nothing of it runs on");
@@ -170,10 +170,10 @@ fn a_command_that_becomes_a_daemon_is_named_and_nothing_of_it_runs_on() {
         return skip("a relay that becomes a daemon", "no control group of version 2 can be made here");
     }
     let place = tempfile::tempdir().unwrap();
-    // The command ends before the server listens, or during the load.
+    // In the first case, the command ends before the server listens, and in the second, during the load.
     let during_load = "until grep -q '\"accepted\":[1-9]' $3/../source.stdout 2>/dev/null; do sleep 0.1; done";
     for (start_after_s, until, code) in [(60, "sleep 0.2", 2), (0, during_load, 1)] {
-        // The daemon has neither the environment nor the process group of the command, but its standard output.
+        // The daemon leaves the environment and the process group of the command, but keeps its standard output.
         let text = format!(
             "#!/bin/sh\nsetsid env -i /bin/sh -c \"sleep {start_after_s}; exec {MAILRUN} relay --listen $1 --to $2 \
              --spool $3/spool\" &\n{until}\n"
@@ -246,7 +246,7 @@ fn a_relay_that_is_running_hands_on_to_our_sink() {
 }
 
 fn rows<'t>(ended: &'t Ended, name: &str) -> Vec<&'t str> {
-    // Remarks begin in the first column; table rows are indented.
+    // Rows of a table are indented, and remarks are not.
     let of_table = ended.out.lines().filter(|line| line.starts_with(' '));
     of_table.filter(|line| line.split_whitespace().next() == Some(name)).collect()
 }
@@ -279,7 +279,7 @@ fn the_contest_compares_relays_round_by_round() {
     let record: Record = serde_json::from_str(&one).unwrap();
     assert_eq!((record.workload.reuse, record.workload.message_bytes), (Some(1), 400));
     assert!(record.workload.rcpt.matches(".example").count() == 5 && record.verdict.closed);
-    // A smaller comparison in the same directory must not leave runs of this one.
+    // A smaller comparison that writes to the same directory must delete the runs of this one.
     let words = ["bench", "relay-400", "--messages", "50", "--sessions", "5", "--rounds", "1", "--compare"];
     let ended = mailrun(&[&words[..], &["none,mailrun", "--out", out.path().to_str().unwrap()]].concat());
     assert_eq!(ended.code, Some(0), "{ended:?}");
@@ -360,7 +360,8 @@ fn a_sink_of_ones_own_is_no_relay() {
     assert_eq!(sink.took().messages, 20);
 }
 
-/// The exit status, or the expected one if only the source's limits on this machine prevented it.
+/// Returns the exit status. Returns `expected` instead if the run is INVALID, because then the source on this machine
+/// was the bottleneck.
 fn status(ended: &Ended, expected: i32) -> i32 {
     let last = ended.out.lines().last().unwrap_or_default();
     let is_invalid = ended.code == Some(3) && last.starts_with("INVALID ");
@@ -396,7 +397,7 @@ fn latency_is_measured_at_half_of_what_is_sustained() {
         .map(|step| record_in(out.path(), &format!("step-{step}")).workload.rate_per_s.unwrap())
         .collect();
     let Some(highest) = held.into_iter().reduce(f64::max) else {
-        // A busy host may sustain no rate. The scenario must then claim none.
+        // A busy host may sustain no rate at all. The scenario must then say so.
         assert!(ended.out.contains("no rate was sustained") && ended.code == Some(3), "{ended:?}");
         return;
     };
@@ -416,7 +417,7 @@ fn a_relay_that_keeps_its_senders_waiting_misses_the_target() {
     let words = ["--relay", &command, "--rate", "50", "--duration", "1s", "--rounds", "1", "--sessions", "20"];
     let (ended, out) = contest("relay-latency", &words);
     assert_eq!((status(&ended, 1), verdicts(&ended)), (1, vec!["FAIL", "PASS"]), "{ended:?}");
-    // MAIL, RCPT, DATA and the message each wait for a reply.
+    // MAIL, RCPT, DATA and the message each wait for a reply, which the relay delays by 30 ms.
     let accepted = stage(&record_in(out.path(), "round-1"), Stage::Accepted).latency_ms.unwrap();
     assert!(accepted.p50 >= 120.0, "{accepted:?}");
 }
@@ -432,7 +433,7 @@ fn a_backlog_is_kept_over_a_restart_and_delivered_once() {
     let record = record_in(out.path(), "");
     assert_eq!(fates(&record.ledger), [1500, 1500, 0, 0, 0]);
     expect_costs(relay(&record));
-    // The relay restarts in between, so no message can be delivered earlier.
+    // The relay restarts after it has accepted the mail and before it delivers any, so delivery must end later.
     let delivered = stage(&record, Stage::Delivered);
     assert!(delivered.duration_s > stage(&record, Stage::Accepted).duration_s, "{:?}", record.stages);
     let curve = fs::read_to_string(out.path().join("memory.tsv")).unwrap();
@@ -455,7 +456,7 @@ fn a_backlog_is_kept_over_a_restart_and_delivered_once() {
     assert!(!out.path().join("relay.spool").exists() && out.path().join("relay-before.stderr").exists());
 }
 
-/// A relay that is run by a recipe keeps the whole backlog over a restart, and delivers it once.
+/// Asserts that a relay that a recipe runs keeps the whole backlog over a restart, and delivers it once.
 fn expect_backlog_kept(which: &str, name: &str) -> BacklogRun {
     let words = ["--relay", which, "--messages", "400", "--message-size", "2k", "--sessions", "10"];
     let (ended, out) = contest("backlog", &words);
@@ -468,7 +469,8 @@ fn expect_backlog_kept(which: &str, name: &str) -> BacklogRun {
     assert_eq!(fates(&record.ledger), [400, 400, 0, 0, 0]);
     expect_costs(relay(&record));
     let back = record.events.iter().find(|event| event.text == "the next hop listens").unwrap();
-    // The depth is accepted minus delivered. On a fast host all of this happens within one second, and its row has no queue.
+    // The queue holds the accepted messages that are not delivered yet, so before any delivery it holds all of them. On
+    // a fast host, everything happens within one second, and then there is no such row.
     let before = record.series.iter().filter(|row| row.second as f64 + 1.0 <= back.at_s);
     let accepted = before.scan(0, |sum, row| {
         *sum += row.accepted;
@@ -490,7 +492,7 @@ struct BacklogRun {
 fn a_recipe_has_its_backlog_flushed() {
     let place = tempfile::tempdir().unwrap();
     let recipe = place.path().join("our.toml");
-    // With this wait, only the command of the recipe can have the mail delivered within the test's time.
+    // With a wait of an hour between attempts, only the recipe's flush command can get the mail delivered in time.
     let text = mailrun(&["recipe", "show", "mailrun"]).out;
     let slow = text.replace("retry.first = \"1s\"", "retry.first = \"1h\"").replace("\"5s\"", "\"2h\"");
     assert_ne!(text, slow);
@@ -538,7 +540,7 @@ fn a_receiver_that_is_limited_makes_a_backlog_too() {
     let refused: u64 = record.series.iter().map(|row| row.errors).sum();
     assert!(refused > 0, "the relay was told to come later: {:?}", record.series);
     let back = record.events.iter().find(|event| event.text == "the next hop has no rule").unwrap();
-    // The bench flushes the queue, so that the relay need not wait until it tries again.
+    // The recovery is quick, because the bench flushes the queue and the relay need not wait for its next attempt.
     let recovery = record.recovery.unwrap();
     assert!(recovery.back_s == back.at_s && recovery.after_s < 30.0 && recovery.full_rate_per_s > 20.0, "{recovery:?}");
     let again = record.events.iter().find(|event| event.kind == EventKind::FullRate).unwrap();
@@ -576,7 +578,7 @@ fn a_private_postfix_keeps_its_backlog() {
     }
 }
 
-/// A Postfix that tries again after twenty seconds, and the file of its log.
+/// Writes a recipe for a Postfix that retries after 20 s. Returns the paths of the recipe and of Postfix's log.
 fn postfix_that_retries_soon(place: &Path) -> (PathBuf, PathBuf) {
     let (recipe, log) = (place.join("our.toml"), place.join("log"));
     let text = mailrun(&["recipe", "show", "postfix"]).out;
@@ -610,8 +612,8 @@ fn sent_by_second(log: &str) -> Vec<(f64, u64)> {
     seconds
 }
 
-/// A Postfix whose receiver holds mail back by a rule, until its queue is full, tries again by itself. The report says when
-/// it delivered at its full rate again. Its log must agree.
+/// Runs a bench of a Postfix whose receiver holds mail back by `rule` until the queue is full. Postfix retries by
+/// itself. The time at which it delivers at its full rate again must be the same in the report and in Postfix's log.
 fn expect_recovery_as_logged(rule: &str) {
     if !postfix_is_there() {
         return;
@@ -628,12 +630,13 @@ fn expect_recovery_as_logged(rule: &str) {
     let recovery = record.recovery.unwrap();
     let zero = second_of_hour(&record.zero_at);
     let back = zero + recovery.back_s;
-    // Zones of time differ by whole quarters of an hour, and the log has whole seconds.
+    // The log may be in another time zone. Time zones differ by whole quarters of an hour, so compare times modulo
+    // 900 s. The log has whole seconds, so round `back` down.
     let after = |second: f64| (second - back.floor() + 10.0).rem_euclid(900.0) - 10.0;
     let sent = sent_by_second(&log);
     let since: Vec<(f64, u64)> = sent.iter().map(|(second, sent)| (after(*second), *sent)).collect();
     let rates: Vec<u64> = since.iter().filter(|(after, _)| *after >= 0.0).map(|(_, sent)| *sent).collect();
-    // A log's second and a second of the record overlap in part, so that a rate may be split in two.
+    // A second of the record may overlap two seconds of the log, so each of these may have only half of its deliveries.
     let is_full = |sent: u64| sent as f64 >= recovery.full_rate_per_s * 0.45;
     let first = since.iter().find(|(after, sent)| *after >= 0.0 && is_full(*sent)).unwrap().0;
     assert!((first - recovery.after_s).abs() <= 2.0, "{first} s by the log {since:?}, {recovery:?}");
@@ -667,7 +670,7 @@ fn the_backlog_of_a_server_of_ones_own_is_delivered_without_a_restart() {
     fs::write(&config, text).unwrap();
     let process = Process::start(MAILRUN, &["relay", "--config", config.to_str().unwrap()]);
     wait_until("the relay to listen", || std::net::TcpStream::connect(&relay).ok());
-    // The relay still has mail of somebody else, which it delivers first. The bench must not count this mail as its own.
+    // Give the relay mail of somebody else, which it delivers first. The bench must not count this mail as its own.
     let other = mailrun(&["source", &relay, "--messages", "200", "--sessions", "5", "--report", "none"]);
     assert_eq!(other.code, Some(0), "{other:?}");
     let words = [relay.as_str(), "--sink-listen", &sink, "--messages", "200", "--sessions", "5"];
@@ -726,7 +729,7 @@ fn a_relay_that_hoards_memory_is_found_out() {
     let Some(command) = faulty_pipe(place.path(), "hoard") else { return };
     let words = ["--relay", &command, "--messages", "1000", "--rate", "500", "--sessions", "4"];
     let (ended, _out) = contest("relay-soak", &words);
-    // A foreign relay promises nothing about its disk.
+    // There is no target for the disk, because a foreign relay makes no promise about its disk.
     assert_eq!((status(&ended, 1), verdicts(&ended)), (1, vec!["PASS", "FAIL"]), "{ended:?}");
 }
 

@@ -8,7 +8,7 @@ use std::io::{PipeReader, Write, pipe};
 use std::os::unix::net::UnixDatagram;
 use std::process::{Command, Stdio};
 
-/// Replaces a file by a FIFO without a writer.
+/// Replaces a file by a FIFO without a writer, so that opening it to read blocks.
 fn replace_by_fifo(path: &str) {
     let fifo = format!("{path}.fifo");
     assert_eq!(run("mkfifo", &[&fifo]).code, Some(0));
@@ -38,7 +38,7 @@ fn files_that_become_fifos_delay_no_mail() {
     wait_until("no connection", || (metric(&relay, "couriers") == 0).then_some(()));
     replace_by_fifo(&ca);
     replace_by_fifo(&own);
-    // The certificates that were read earlier stay in use.
+    // The relay must keep using the certificates that it has read earlier.
     for number in 1..=2 {
         send("<c@secured.example>");
         send("<c@plain.example>");
@@ -68,7 +68,7 @@ fn a_manager_that_does_not_read_delays_neither_start_nor_stop() {
     let words = [&environment, MAILRUN, "relay", "--config", &config, "--live", "json"];
     let relay = Relay::listening(crate::party::Process::start("env", &words));
     manager.set_nonblocking(true).unwrap();
-    // When the manager reads again, it gets the missed messages.
+    // When the manager reads again, it must get the messages that it has missed.
     wait_until("READY=1", || {
         let mut bytes = [0; 512];
         let read = manager.recv(&mut bytes).ok()?;
@@ -89,7 +89,7 @@ fn a_number_of_sockets_that_cannot_be_ends_the_start() {
     }
 }
 
-/// A pipe without room for a line, and its reading end.
+/// Returns both ends of a pipe that has no room for a line, so that writing one blocks.
 fn full_pipe() -> (Stdio, PipeReader) {
     let (reader, mut writer) = pipe().unwrap();
     rustix::io::ioctl_fionbio(&writer, true).unwrap();
@@ -112,7 +112,8 @@ fn output_that_nobody_reads_does_not_keep_the_relay_from_stopping() {
     wait_until("the relay to answer", || {
         run(MAILRUN, &["queue", "stats", "--spool", &den.path("spool")]).code.filter(|code| *code == 0)
     });
-    // The relay notices the signal at its next look. By then it has written a second of output.
+    // Wait until the relay has progress to write, which it has every second. The full pipe must not keep it from
+    // noticing the signal.
     std::thread::sleep(std::time::Duration::from_secs(2));
     rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::TERM).unwrap();
     let code = wait_until("the relay to end", || child.try_wait().unwrap().map(|status| status.code()));

@@ -40,7 +40,7 @@ fn queue(den: &Den, words: &[&str]) -> Ended {
     mailrun(&[&["queue", "--spool", &den.path("spool")], words].concat())
 }
 
-/// A command's lines of JSON. Checks and removes the last, which marks the end.
+/// Runs a queue command that must succeed, and returns the lines of its JSON output.
 fn asked(den: &Den, words: &[&str]) -> Vec<Value> {
     let ended = queue(den, &[&["--json"], words].concat());
     assert_eq!(ended.code, Some(0), "{words:?}: {}", ended.err);
@@ -95,7 +95,7 @@ fn what_waits_is_listed_and_shown_with_its_reason() {
 #[test]
 fn what_waits_for_a_hop_that_is_down_says_why_and_how_long() {
     let address = format!("127.0.0.1:{}", crate::party::low_port());
-    // A hop's backoff is 1/60 of the messages' first wait: 30 s, plus or minus a quarter.
+    // The backoff of a hop is 1/60 of the first wait of its messages: here 30 s, plus or minus a quarter.
     let den = Den::to(&address, "retry.first = \"30m\"\n");
     let relay = den.open();
     let ids = send(&relay, "<bob@down.example>", 2);
@@ -107,7 +107,7 @@ fn what_waits_for_a_hop_that_is_down_says_why_and_how_long() {
         assert!(text.contains("refused") && entry["attempts"] == 0, "{entry}");
         let now = entry["received_unix_s"].as_u64().unwrap() + entry["age_s"].as_u64().unwrap();
         let wait = entry["next_unix_s"].as_u64().unwrap().saturating_sub(now);
-        // Part of the wait has already passed, depending on the machine.
+        // On a slow machine, a larger part of the wait has already passed.
         assert!((5..=38).contains(&wait), "{wait} s");
     }
     let table = queue(&den, &["list"]).out;
@@ -116,8 +116,8 @@ fn what_waits_for_a_hop_that_is_down_says_why_and_how_long() {
     let shown = queue(&den, &["show", &ids[0]]).out;
     assert!(shown.contains("no connection attempt for") && shown.contains("refused"), "{shown}");
     let sink = Sink::start_at(&address, &[]);
-    // Both messages wait for the same hop. If the first one is delivered at once, the other one goes along before it is
-    // counted, so the command may report only one.
+    // Both messages wait for the same hop. If the first one is delivered at once, the second one may follow on the same
+    // connection before the command counts it. So the command may report only one.
     assert!(changed(&den, &["retry", "all"]) >= 1);
     await_recipients(&sink, 2);
     relay.stop();
@@ -184,7 +184,7 @@ fn what_an_operator_was_told_is_changed_stays_so_when_the_relay_is_killed_at_onc
     assert_eq!(changed(&den, &["remove", &ids[1], &ids[2]]), 2);
     relay.kill();
     let relay = den.open();
-    // Released messages are tried at once. Deferred ones are tried when they are due, or now.
+    // The relay tries released messages at once. It would try deferred messages when they are due, so retry them now.
     changed(&den, &["retry", "all"]);
     await_recipients(&sink, 2);
     wait_until("an empty queue", || asked(&den, &["list"]).is_empty().then_some(()));
@@ -277,13 +277,13 @@ fn nonsense_on_the_socket_is_answered_and_does_no_harm() {
     let long = "x".repeat(100_000);
     for line in ["hello", "{}", "{\"ask\":\"dance\"}", "[[[[[[[[", "\u{0}\u{7f}", &long] {
         let mut stream = UnixStream::connect(den.path("spool/control.sock")).unwrap();
-        // The server may close before it has read everything.
+        // Ignore errors, because the server may close the connection before it has read everything.
         let _ = stream.write_all(format!("{line}\n").as_bytes());
         let mut answer = String::new();
         let _ = BufReader::new(&mut stream).read_line(&mut answer);
         assert!(answer.starts_with("{\"is\":\"error\""), "{answer}");
     }
-    // Clients that disconnect without a request, or stay silent, must not block others.
+    // Clients that connect and send no request must not block others.
     let _silent: Vec<_> = (0..8).map(|_| UnixStream::connect(den.path("spool/control.sock")).unwrap()).collect();
     assert!(asked(&den, &["list"]).is_empty());
     relay.stop();
@@ -294,7 +294,7 @@ fn a_command_succeeds_only_after_the_relays_answer() {
     let place = tempfile::tempdir().unwrap();
     let path = place.path().join("control.sock");
     let control = UnixListener::bind(&path).unwrap();
-    // A relay that dies: the request may be written before the connection is closed, or not.
+    // This stands for a relay that dies. It closes each connection at once, before or after the request is written.
     std::thread::spawn(move || control.incoming().for_each(drop));
     for words in ["list", "list --json", "stats", "flush", "remove all", "hold 0000000000000001"].repeat(6) {
         let words: Vec<&str> = words.split(' ').chain(["--control", path.to_str().unwrap()]).collect();
@@ -410,7 +410,7 @@ fn the_record_says_what_was_accepted_and_delivered() {
     let relay = Relay::listening(Process::start(MAILRUN, &[&words[..], &more].concat()));
     send(&relay, "<eve@free.example>", 5);
     await_recipients(&sink, 5);
-    // The sink has accepted the messages before the relay knows.
+    // Wait until the relay's queue is empty, because the sink counts a message before the relay reads its reply.
     let list = ["queue", "list", "--json", "--spool", &path("spool")];
     wait_until("an empty queue", || mailrun(&list).out.is_empty().then_some(()));
     let ended = relay.stop();

@@ -90,7 +90,7 @@ fn a_relay_starts_with_what_is_sound_and_names_what_is_not() {
     assert_eq!(delivered(&dump), ["number 0", "number 1", "number 2", "number 4"]);
     relay.stop();
     assert_eq!(fs::read_dir(den.path("spool/quarantine")).unwrap().count(), 1);
-    // Damage that was already reported and set aside does not prevent a start.
+    // Damage that was already reported and quarantined must not prevent a start.
     den.open_with(&["--refuse-damage"]).stop();
 }
 
@@ -111,7 +111,8 @@ fn a_flipped_bit_in_a_header_costs_no_mail() {
     relay.stop();
 }
 
-/// A spool of four segments, in which ten messages wait. Returns its segments from the oldest to the newest.
+/// Makes a spool of at least four segments, in which ten messages wait. Returns the segments from the oldest to the
+/// newest.
 fn with_several_segments() -> (Den, Vec<PathBuf>) {
     let next_hop = format!("127.0.0.1:{}", crate::party::low_port());
     let den = Den::new(&format!("{WAITING}spool.max_size = \"4M\"\n{}", all_to(&next_hop)));

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Minimum size of a spool: two segments of 64 MB (one in use, one prepared), and other files.
+/// Maximum size of a spool that has no mail: two segments of 64 MB (one in use, one prepared), and other files.
 const FLOOR_BYTES: u64 = (128 << 20) + (1 << 20);
 
 #[test]
@@ -81,7 +81,7 @@ fn each_recipient_of_lmtp_has_its_own_fate() {
     let mut wire = introduced(&relay);
     let to = ["<good@c.example>", "<late@c.example>", "<never@c.example>"];
     assert!(submit(&mut wire, "<sender@b.example>", &to, "Subject: x\r\n\r\nx\r\n").starts_with("250 2.0.0"));
-    // The good message, and a bounce for the one that cannot be delivered.
+    // Two messages must arrive: one for the good recipient, and a bounce for the recipient with the hard reject.
     let first = await_kept(&dump, 2);
     assert!(first.iter().any(|one| one.recipients == ["good@c.example"]), "{first:?}");
     let bounce = first.iter().find(|one| one.recipients == ["sender@b.example"]).unwrap();
@@ -148,7 +148,7 @@ fn tls_is_used_where_it_is_offered_and_done_without_where_it_fails() {
     relay.stop();
     let theirs = sink.stop();
     assert!(crate::secured::handshakes_in_all(&theirs) >= 1);
-    // The server offers STARTTLS, but the handshake fails.
+    // This server offers STARTTLS, but the handshake fails on its first connection.
     let broken = StandIn::start(|moment| match moment.at {
         At::Hello => Some(Act::Say("250-stand-in\r\n250-STARTTLS\r\n250 8BITMIME")),
         At::Other if moment.connection == 0 => Some(Act::Say("220 Go on\r\nthis is no handshake")),
@@ -171,7 +171,7 @@ fn insecure_needs_tls_verifies_nothing_and_is_warned_of() {
     assert!(relay.process.complained().contains(&warning), "{}", relay.process.complained());
     relay.stop();
     assert!(crate::secured::handshakes_in_all(&sink.stop()) >= 1);
-    // Without TLS, nothing may be sent.
+    // With `insecure`, the relay must not send mail to a server without TLS.
     let plain = Sink::start(&[]);
     let den = Den::new(&format!("{QUICK}[[route]]\nto = \"*\"\nsmtp = \"{}\"\ninsecure = true\n", plain.address()));
     let relay = den.open();
@@ -212,7 +212,7 @@ fn every_octet_is_as_it_was() {
         let reply = submit(&mut wire, "<a@b.example> BODY=8BITMIME", &["<data@d.example>"], stuffed(message));
         assert!(reply.starts_with("250 2.0.0"), "{reply}");
         expected.push(message.to_vec());
-        // In one chunk, and in chunks of three bytes, each followed by an empty last chunk.
+        // Send the message in one chunk, and then again in chunks of three bytes. Both times, the last chunk is empty.
         for size in [message.len().max(1), 3] {
             expect(&mut wire, "MAIL FROM:<a@b.example> BODY=8BITMIME", "250");
             expect(&mut wire, "RCPT TO:<bdat@d.example>", "250");
@@ -225,7 +225,7 @@ fn every_octet_is_as_it_was() {
             expected.push(message.to_vec());
         }
     }
-    // BDAT keeps a last line that has no line end.
+    // Unlike DATA, BDAT can carry a last line without a line end.
     expect(&mut wire, "MAIL FROM:<a@b.example>", "250");
     expect(&mut wire, "RCPT TO:<bdat@d.example>", "250");
     wire.send("BDAT 5 LAST\r\n\r\n.ab");
@@ -291,7 +291,7 @@ fn a_conversion_of_a_long_message_delays_no_other_client() {
     let old = StandIn::start(|moment| (moment.at == At::Hello).then_some(Act::Say("250-old\r\n250 PIPELINING")));
     let den = Den::new(&format!("workers = 1\nlimits.max_junk_commands = 1000000\n{}", all_to(&old.address())));
     let relay = den.open();
-    // Many multiparts, and lines that look like their delimiters.
+    // The message has many nested multiparts, and many lines that look like their delimiters.
     let nested: String = (0..49)
         .map(|depth| format!("Content-Type: multipart/mixed; boundary=\"b{depth}\"\r\n\r\n--b{depth}\r\n"))
         .collect();
@@ -308,12 +308,12 @@ fn a_conversion_of_a_long_message_delays_no_other_client() {
             let asked = Instant::now();
             expect(&mut wires[1], "RSET", "250");
             longest = longest.max(asked.elapsed());
-            // A session may send 1,000 commands without mail.
+            // Wait in between, because a session may send only 1,000 commands without mail.
             std::thread::sleep(Duration::from_millis(50));
         }
         (longest, began.elapsed())
     };
-    // Conversion would block a worker's replies for most of the total time if it ran on that worker.
+    // If the conversion ran on the worker, it would delay the worker's replies for most of the total time.
     undisturbed(|| took(&relay), |(longest, whole)| *longest * 4 < *whole);
     relay.stop();
 }
@@ -332,17 +332,17 @@ fn eight_bits_go_where_they_are_understood_and_back_where_not() {
         let reply = submit(&mut wire, from, to, message);
         assert!(reply.starts_with("250 2.0.0"), "{from} {to:?}: {reply}");
     };
-    // Signed messages are not converted.
+    // The second message is signed, because the relay does not convert signed messages.
     let plain = "Subject: x\r\n\r\nx\r\n";
     let accents = "DKIM-Signature: v=1\r\nSubject: x\r\n\r\ncaf\u{e9}\r\n";
-    // These three can go to the old server: 8BITMIME declared for an ASCII message, 8-bit text without the declaration,
-    // and SMTPUTF8 that is not needed.
+    // These three messages can go to the old server: an ASCII message for which 8BITMIME is declared, 8-bit text
+    // without this declaration, and a message for which SMTPUTF8 is declared but not needed.
     send("<one@b.example> BODY=8BITMIME", &["<x@old.example>"], plain);
     send("<two@b.example>", &["<x@old.example>"], accents);
     send("<three@b.example> SMTPUTF8 BODY=8BITMIME", &["<x@old.example>"], plain);
     wait_until("what may go there", || (old.taken() == 3).then_some(()));
     assert!(kept(&dump).is_empty(), "nobody is told");
-    // 8BITMIME declared, with 8-bit text: this one must bounce.
+    // If 8BITMIME is declared and the text has 8-bit characters, the message for the old server must bounce.
     send("<four@b.example> BODY=8BITMIME", &["<x@old.example>", "<y@new.example>"], accents);
     let both = await_kept(&dump, 2);
     let there = both.iter().find(|one| one.recipients == ["y@new.example"]).unwrap();
@@ -354,7 +354,7 @@ fn eight_bits_go_where_they_are_understood_and_back_where_not() {
         assert!(bounce.contains(words), "{words}: {bounce}");
     }
     assert!(!bounce.contains("y@new.example"), "{bounce}");
-    // The same with a null sender: nobody gets a notice.
+    // If such a message has a null sender, nobody may get a notice.
     send("<> BODY=8BITMIME", &["<x@old.example>"], accents);
     send("<last@b.example>", &["<z@new.example>"], plain);
     assert_eq!(await_kept(&dump, 3)[2].recipients, ["z@new.example"]);
@@ -362,7 +362,7 @@ fn eight_bits_go_where_they_are_understood_and_back_where_not() {
     assert_eq!((old.taken(), kept(&dump).len()), (3, 3));
 }
 
-/// Commands and messages that a server without 8BITMIME and SMTPUTF8 has got.
+/// Returns the commands and messages that a server without 8BITMIME and SMTPUTF8 has received. They must be ASCII.
 fn heard(server: Recorder) -> String {
     String::from_utf8(server.finish().into_iter().flat_map(|heard| heard.octets).collect()).expect("it is ASCII")
 }
@@ -438,7 +438,7 @@ fn a_recipient_that_needs_smtputf8_does_not_keep_the_message_from_the_others() {
     let home = Sink::start(&["--dump-file", &dump]);
     for (lmtp, hello) in [("", "EHLO"), ("lmtp:", "LHLO")] {
         let script = Script::default().say(hello, 0, "250-old\r\n250-8BITMIME\r\n250-DSN\r\n250 PIPELINING");
-        // The second recipient is deferred; the message is accepted for the others.
+        // The next hop defers the second recipient, and accepts the message for the others.
         let script = script.say("RCPT", 2, "450 4.2.2 The box is full");
         let place = tempfile::tempdir().unwrap();
         let old = Recorder::start(Listen::V4, script, place.path());
@@ -620,7 +620,7 @@ fn a_next_hop_that_takes_its_leave_amid_several_messages_has_each_once() {
 }
 
 /// An LMTP server accepts a message for both recipients, and closes the connection at the MAIL that was sent together
-/// with this message. The replies have no codes that say which command they belong to.
+/// with this message. Its replies must count, although they have no enhanced codes to show which command they answer.
 #[test]
 fn lmtp_replies_that_came_before_the_connection_broke_count() {
     for act in [Act::Close, Act::Reset] {
@@ -656,8 +656,8 @@ fn lmtp_replies_that_came_before_the_connection_broke_count() {
     }
 }
 
-/// The first connection refuses the first recipient and then answers 503 to some or all later commands. The messages
-/// behind it and the bounce must go over another connection.
+/// On the first connection, the next hop refuses the first recipient and then answers 503 to some or all later
+/// commands. The later messages and the bounce must go over another connection.
 #[test]
 fn a_next_hop_that_has_lost_track_of_the_session_loses_nothing() {
     for lost in [&[At::Reset, At::Mail][..], &[At::Reset], &[At::Mail], &[At::Recipient], &[At::Data], &[At::Message]] {
@@ -701,9 +701,9 @@ fn a_reply_about_the_session_is_followed_by_a_try_in_another() {
     }
 }
 
-/// The hop drops every second message behind which the next message's commands are pipelined,
-/// together with its reply. The relay must not take the reply to the next MAIL for the missing
-/// reply, whether or not replies have enhanced codes.
+/// If the commands of the next message are already pipelined behind a message, the next hop drops every second such
+/// message and sends no reply to it. The relay must not take the reply to the next MAIL for the missing reply, whether
+/// or not replies have enhanced codes.
 #[test]
 fn a_next_hop_that_leaves_out_replies_loses_nothing() {
     for has_codes in [true, false] {
@@ -801,10 +801,10 @@ fn a_next_hop_that_does_not_answer_quit_keeps_nothing_waiting() {
         wait_until("it to be taken", || (hop.taken() == number).then_some(()));
     };
     send(1);
-    // The connection stays open for five seconds in case of more mail. Then the relay sends QUIT.
+    // The relay keeps the connection open for five seconds in case there is more mail. Then it sends QUIT.
     wait_until("the connection to be given up", || (hop.quits() == 1).then_some(()));
     send(2);
-    // A courier waits ten seconds for the reply to QUIT, and the first one is still waiting.
+    // A courier waits ten seconds for the reply to QUIT, so the first courier is still there.
     assert_eq!(metric(&relay, "couriers"), 2);
     assert_eq!(metric(&relay, "unreachable_total"), 0);
     relay.kill(); // A stop would wait for both replies.
@@ -823,17 +823,18 @@ fn restarted(end: fn(Relay)) {
         let delivered = sink.ask("/ledger")[0]["delivered"].as_u64().unwrap_or(0);
         (den, sink, delivered)
     };
-    // Some messages must be left at the end. On a stalled machine, all may have been delivered before.
+    // Some messages must be left when the relay ends. If the machine stalls, the relay may deliver all of them before,
+    // and the run is repeated.
     let (den, sink, _) = undisturbed(ended, |(.., delivered)| *delivered < 2000);
     let relay = den.open_with(&["--http", "127.0.0.1:0"]);
-    // A killed relay may deliver again what it had delivered but not recorded.
+    // Duplicates are allowed: a killed relay may deliver a message again if it had not yet recorded the delivery.
     let run = wait_until("all of it", || {
         let run = sink.ask("/ledger")[0].clone();
         (run["delivered"] == 2000 && metric(&relay, "spool_messages") == 0).then_some(run)
     });
     assert_eq!((&run["corrupt"], &run["foreign"]), (&Value::from(0), &Value::from(0)));
     relay.stop();
-    // Nothing is left, and nothing is delivered again.
+    // After another restart, the spool must be empty, and the relay must deliver nothing again.
     let relay = den.open_with(&["--http", "127.0.0.1:0"]);
     expect(&mut relay.greeted(), "NOOP", "250");
     assert_eq!((metric(&relay, "spool_messages"), metric(&relay, "delivered_total")), (0, 0));
@@ -916,7 +917,7 @@ fn a_destination_that_cannot_be_reached_is_logged_once_until_it_can() {
     let count = |text: &str| relay.process.complained().matches(text).count();
     wait_until("the other note", || (count("cannot be reached") == 2).then_some(()));
     assert_eq!(count("can be reached again"), 1);
-    // A server that rejects mail has been reached, too.
+    // A server that rejects mail counts as reached.
     let sink = Sink::start_at(&address, &["--fault", "rcpt: reject \"550 5.1.1 Not here\""]);
     wait_until("the note of a rejection", || (count("can be reached again") == 2).then_some(()));
     relay.stop();
@@ -949,7 +950,7 @@ fn the_id_in_received_is_the_queue_id() {
     }
 }
 
-/// A relay of home.example whose LMTP server is down, with mail for bob waiting.
+/// A relay for home.example whose LMTP server is down, so that mail for its mailboxes waits.
 struct Waiting {
     den: Den,
     mailboxes: String,
@@ -972,7 +973,7 @@ impl Waiting {
         Self { den: Den::with(files, &text), mailboxes, dump, party, party_dump }
     }
 
-    /// Accepts mail for an address. The mail then waits.
+    /// Starts the relay, submits a message for an address, and waits until the first delivery attempt has failed.
     fn submit(&self, to: &str) -> Relay {
         let relay = self.den.open();
         let reply = submit(&mut introduced(&relay), "<a@b.example>", &[to], "Subject: x\r\n\r\nfor one\r\n");
@@ -981,13 +982,13 @@ impl Waiting {
         relay
     }
 
-    /// Starts the LMTP server. Returns what its mailboxes and the other party got.
+    /// Starts the LMTP server. Returns the recipients for whom the mailboxes and the other party got mail.
     fn delivered(&self, relay: Relay, mailboxes: u64, party: u64) -> [Vec<String>; 2] {
         let sink = Sink::start_at(&self.mailboxes, &["--lmtp", "--dump-file", &self.dump]);
         await_recipients(&sink, mailboxes);
         await_recipients(&self.party, party);
         relay.stop();
-        // A further start delivers nothing more.
+        // After another start, the queue must be empty.
         let relay = self.den.open();
         let listed = mailrun(&["queue", "--spool", &self.den.path("spool"), "--json", "list"]);
         assert_eq!((listed.code, listed.out.as_str()), (Some(0), ""), "{listed:?}");
@@ -1004,7 +1005,7 @@ const NEW_ALIAS: &str = "bob: third@party.example, ann\npostmaster: ann\n";
 
 #[test]
 fn a_new_alias_leaves_mail_that_waits_for_the_mailbox_to_the_mailbox() {
-    // The aliases are read again at a restart and at a reload.
+    // The relay reads the aliases again at a restart and at a reload.
     for how in ["restart", "reload"] {
         let waiting = Waiting::new("postmaster: ann\n");
         let mut relay = waiting.submit("<bob@home.example>");
@@ -1014,7 +1015,7 @@ fn a_new_alias_leaves_mail_that_waits_for_the_mailbox_to_the_mailbox() {
             relay = waiting.den.open();
         } else {
             relay.process.hang_up();
-            // From now on, the new alias applies.
+            // Send new mail until the new alias applies to it.
             wait_until("the new alias", || {
                 let to = ["<bob@home.example>"];
                 assert!(submit(&mut introduced(&relay), "<a@b.example>", &to, "x\r\n").starts_with("250"));

@@ -21,7 +21,7 @@ fn beginning(relay: &Relay, parameters: &str) -> Wire {
     wire
 }
 
-/// Lines of `bytes` bytes in all.
+/// Lines of 64 bytes each, and `bytes` bytes in total.
 fn lines(bytes: usize) -> Vec<u8> {
     b"0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcd\r\n".repeat(bytes / 64)
 }
@@ -36,7 +36,7 @@ fn sessions_that_send_at_once_share_the_memory_and_somebody_comes_to_the_end() {
         expect(wire, "DATA", "354");
         wire.send("Subject: long\r\n\r\n");
     }
-    // First half of each message: more than ten times the memory limit.
+    // Send the first half of each message. Together, these halves are more than ten times the memory limit.
     let half = lines(1 << 20);
     let quarter = lines(512 << 10);
     for piece in [&quarter, &quarter, &half] {
@@ -52,7 +52,7 @@ fn sessions_that_send_at_once_share_the_memory_and_somebody_comes_to_the_end() {
     let put_off = replies.iter().filter(|reply| reply.starts_with("452 4.3.1")).count();
     assert!(taken > 0 && put_off > SESSIONS / 2 && taken + put_off == SESSIONS, "{replies:?}");
     assert_eq!(metric(&relay, "crowded_total"), put_off as u64);
-    // A client that got 452 can send other mail at once.
+    // A client that got 452 must be able to send other mail at once.
     for wire in &mut wires {
         assert!(submit(wire, "<a@b.example>", &["<c@d.example>"], "x\r\n").starts_with("250 2.0.0"));
     }
@@ -62,12 +62,12 @@ fn sessions_that_send_at_once_share_the_memory_and_somebody_comes_to_the_end() {
     relay.stop();
 }
 
-/// The smallest memory limit for incoming mail.
+/// A low memory limit for incoming mail, so that fewer than 200 messages fill the memory.
 const NARROW: &str = "limits.max_message_size = \"256k\"\nlimits.max_incoming_size = \"1M\"\n";
 /// Memory that a message needs before its first byte: 16 KiB, and the envelope.
 const BEGINNING_BYTES: u64 = 20 << 10;
 
-/// Begins as many messages as fit into memory.
+/// Begins as many messages as fit into the memory for incoming mail.
 fn crowd(relay: &Relay) -> Vec<Wire> {
     let count = metric(relay, "incoming_limit_bytes") / BEGINNING_BYTES;
     assert!((50..200).contains(&count), "{count}");
@@ -94,7 +94,7 @@ fn a_message_waits_for_room_before_it_begins_and_not_for_ever() {
     // After waiting 20 seconds for memory, both clients get 452 and have to retry.
     assert!(by_bdat.reply().unwrap().starts_with("452 4.3.1"));
     assert!(late.reply().unwrap().starts_with("452 4.3.1"));
-    // A transaction that was refused before its first byte can go on, or begin again.
+    // If a transaction was refused before the first byte of its message, the client may go on with it or begin again.
     inside.clear();
     expect(&mut late, "DATA", "354");
     late.send("Subject: x\r\n\r\nx\r\n.\r\n");
@@ -122,7 +122,7 @@ fn what_waited_for_room_is_delivered_as_it_came() {
     relay.stop();
 }
 
-/// A relay with a full spool and an absent next hop, and the number of its messages.
+/// Starts a relay, and fills its spool while the next hop is absent. Also returns the number of accepted messages.
 fn brimful(den: &Den) -> (Relay, u64) {
     let relay = den.open_with(&["--http", "127.0.0.1:0"]);
     let taken = fill(&relay);
@@ -152,7 +152,7 @@ fn one_message_that_is_held_does_not_keep_a_full_spool_full() {
     let (relay, taken) = brimful(&den);
     let held = run(MAILRUN, &["queue", "hold", "0000000000000001", "--config", &den.path("relay.toml")]);
     assert_eq!(held.code, Some(0), "{held:?}");
-    // An operator's command is written to the spool too. It must not free the reserved space for mail.
+    // The relay also writes an operator's command to the spool. This must not make reserved space available to mail.
     wait_until("the note to be written", || (metric(&relay, "spool_commits_total") > taken).then_some(()));
     let taken = taken + (0..5).map(|_| fill(&relay)).sum::<u64>();
     let sink = Sink::start_at(&next_hop, &[]);
@@ -239,8 +239,8 @@ fn a_message_without_end_costs_no_memory() {
     expect(&mut wire, "DATA", "354");
     wire.send("Subject: endless\r\n\r\n");
     let block = lines(4 << 20);
-    // A gigabyte without a declared size. The relay discards what exceeds the limit, and closes the connection after
-    // three times the limit.
+    // Send up to a gigabyte without a declared size. The relay discards everything beyond the limit, and closes the
+    // connection after three times the limit.
     let taken = (0..256).take_while(|_| wire.try_send(&block).is_ok()).count();
     assert!((16..64).contains(&taken), "{taken} blocks of 4 MB");
     drop(wire);
@@ -251,16 +251,18 @@ fn a_message_without_end_costs_no_memory() {
     wire.send(".\r\n");
     assert!(wire.reply().unwrap().starts_with("552 5.3.4"));
     assert!(submit(&mut wire, "<a@b.example>", &["<c@d.example>"], "x\r\n").starts_with("250 2.0.0"));
-    // A message may have 64 MB, and one copy of it is allowed.
+    // A message may have 64 MB, and the relay may hold one copy of it.
     let peak = relay.process.peak_bytes();
     assert!(peak < 160 << 20, "{} MB", peak >> 20);
     relay.stop();
 }
 
-/// Small segments, so that preparing them takes one or two syncs. The eighth sync or write then belongs to a batch.
+/// Small segments, so that preparing them takes one or two syncs. The eighth sync or write, which [`fails_for_good`]
+/// makes fail, then belongs to a batch.
 const SMALL: &str = "spool.max_size = \"16M\"\n";
 
-/// A relay under strace(1), which makes a system call fail. Returns `None`, with a note, if processes cannot be traced.
+/// Starts a relay under strace(1), which makes a system call fail. Returns `None`, and notes the skipped test, if
+/// processes cannot be traced here.
 fn failing(den: &Den, inject: &str, words: &[&str]) -> Option<Relay> {
     let strace = peer("strace")?;
     let call = inject.split(':').next().unwrap();
@@ -278,14 +280,14 @@ fn failing(den: &Den, inject: &str, words: &[&str]) -> Option<Relay> {
     Some(Relay::listening(Process::start(&strace, &[&own[..], &relay, words].concat())))
 }
 
-/// Which numbered messages were accepted and refused.
+/// Numbers of the messages that were accepted, and of those that were refused.
 struct Told {
     kept: HashSet<usize>,
     refused: HashSet<usize>,
 }
 
-/// Sends messages on several sessions in turn until one is refused, and then as many again. After the first refusal,
-/// all must be refused.
+/// Sends messages on several sessions in turn, until three times as many messages as sessions have been refused. After
+/// the first refusal, all must be refused.
 fn until_it_fails(wires: &mut [Wire], to: &str) -> Told {
     let mut told = Told { kept: HashSet::new(), refused: HashSet::new() };
     for number in 0..200 {
@@ -314,8 +316,8 @@ fn numbered(dump: &str) -> HashSet<usize> {
     kept(dump).iter().filter_map(|one| number(one.text())).collect()
 }
 
-/// A system call of the disk fails once during work and succeeds afterwards, as real disks do (fsyncgate). The relay
-/// must not trust the disk again.
+/// Makes a system call fail once during work and succeed afterwards, as with real disks (fsyncgate). The relay must not
+/// trust the disk again.
 fn fails_for_good(call: &str, errno: &str, words: &str) {
     let inject = &format!("{call}:error={errno}:when=8");
     let files = Files::new();
@@ -350,7 +352,7 @@ fn fails_for_good(call: &str, errno: &str, words: &str) {
     let relay = den.open();
     wait_until("the slow one to have its own", || (slow.taken() == 1).then_some(()));
     wait_until("all that was answered 250", || told.kept.is_subset(&numbered(&dump)).then_some(()));
-    // A refused message may be on the disk all the same and be delivered: a duplicate is better than a loss.
+    // A refused message may have reached the disk and may then be delivered, because a duplicate is better than a loss.
     assert!(numbered(&dump).iter().all(|number| told.kept.contains(number) || told.refused.contains(number)));
     assert!(submit(&mut introduced(&relay), "<a@b.example>", &["<c@d.example>"], "x\r\n").starts_with("250 2.0.0"));
     let arrived = numbered(&dump).len() as u64;
@@ -358,7 +360,7 @@ fn fails_for_good(call: &str, errno: &str, words: &str) {
     relay.stop();
 }
 
-// The spool's own tests cover every operation with every error.
+// A few errors are enough here, because the spool's own tests cover every operation with every error.
 #[test]
 fn a_sync_that_fails_is_the_last_thing_that_the_relay_trusts() {
     fails_for_good("fdatasync", "EIO", "Input/output error");
@@ -376,8 +378,8 @@ fn a_disk_that_fails_while_no_mail_comes_is_noticed_all_the_same() {
     let den = Den::to(&address, &format!("{SMALL}{QUICK}"));
     // The failing write records a delivery attempt, so no client waits for its reply.
     let Some(relay) = failing(&den, "pwritev:error=EIO:when=3+", &[]) else { return };
-    // strace counts calls per thread. Wait for the first segment, which is created by another thread than the one that
-    // writes the log.
+    // strace counts the calls of each thread separately. Wait for the first segment, which is not created by the thread
+    // that writes the log.
     wait_until("a segment", || (den.spool_bytes() > 0).then_some(()));
     let mut wire = introduced(&relay);
     assert!(
@@ -411,7 +413,7 @@ fn servers_that_never_greet_leave_connections_to_those_that_do() {
     };
     send("127.0.0.1");
     await_recipients(&sink, 1);
-    // An open connection would be reused.
+    // Wait until the relay has closed its connection, because it would reuse an open one.
     wait_until("no connection", || (metric(&relay, "couriers") == 0).then_some(()));
     // The kernel accepts these connections, but nobody sends a greeting.
     let silent: Vec<_> =
@@ -419,7 +421,7 @@ fn servers_that_never_greet_leave_connections_to_those_that_do() {
     (1..=80).for_each(|host| send(&format!("127.0.3.{host}")));
     wait_until("as many attempts as there may be", || (metric(&relay, "couriers") == 30).then_some(()));
     send("127.0.0.1");
-    // Otherwise the relay would wait five minutes for each silent server.
+    // If the silent servers took all connections, this delivery would wait five minutes, the time limit of a greeting.
     await_recipients(&sink, 2);
     drop(silent);
     relay.stop();

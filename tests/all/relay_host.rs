@@ -131,7 +131,7 @@ fn a_log_that_is_read_again_says_what_it_has_left_out() {
             BufReader::new(reader).lines().for_each(|line| lines.lock().unwrap().push(line.unwrap()));
         })
     };
-    // Log entries wait up to 100 ms in their worker, which only then learns whether there is room.
+    // A worker keeps log entries for up to 100 ms, and only then notices whether the pipe has room for them.
     let logged = || lines.lock().unwrap().iter().filter(|line| line.contains("status=delivered")).count() as u64;
     wait_until("each delivery to be logged or counted", || {
         let unlogged = metric(&relay, "unlogged_total");
@@ -157,8 +157,8 @@ fn the_last_line_of_a_relay_that_cannot_run_reaches_its_reader() {
     assert!(text.starts_with("mailrun: ") && text.ends_with('\n') && text.lines().count() == 1, "{text:?}");
 }
 
-/// A relay with a low hard limit of descriptors that it may not raise. Returns `None`, with a note, where that cannot
-/// be arranged.
+/// Starts a relay with a low hard limit of descriptors that it may not raise. Returns `None`, and notes the skipped
+/// test, if setpriv(1) is not installed.
 fn confined(den: &Den, descriptors: u32) -> Option<Relay> {
     let setpriv = peer("setpriv")?;
     let config = den.path("relay.toml");
@@ -172,13 +172,13 @@ fn confined(den: &Den, descriptors: u32) -> Option<Relay> {
 #[test]
 fn a_relay_with_few_descriptors_refuses_sessions_and_loses_no_spool() {
     mailrun_net::open_files::raise(2_000);
-    // Small segments, so that new ones are opened all the time.
+    // Use small segments, so that the spool often opens new ones.
     let next_hop = format!("127.0.0.1:{}", crate::party::low_port());
     let text = format!("{HTTP}workers = 1\nspool.max_size = \"16M\"\nlimits.max_message_size = \"1M\"\n{QUICK}");
     let den = Den::to(&next_hop, &text);
     let Some(relay) = confined(&den, 400) else { return };
     assert!(relay.process.complained().contains("ulimit -n"), "{}", relay.process.complained());
-    // A reload compares the limits that the file demands, and not those that the descriptors permit.
+    // A reload must compare the limits in the file, and not the lower limits that the descriptors permit.
     let unchanged = fs::read_to_string(den.path("relay.toml")).unwrap();
     for (count, line) in [(1, ""), (2, "limits.max_sessions = 9000\n")] {
         den.files.keep("relay.toml", &format!("{line}{unchanged}"));
@@ -216,7 +216,7 @@ fn a_relay_with_few_descriptors_refuses_sessions_and_loses_no_spool() {
 #[test]
 fn a_spool_that_can_open_no_segment_refuses_for_a_while_and_has_not_failed() {
     let next_hop = format!("127.0.0.1:{}", crate::party::low_port());
-    // Segments of 8 MiB, so that many are needed.
+    // With this size, a segment has 8 MiB, so the spool soon needs new segments.
     let text = format!("{HTTP}spool.max_size = \"64M\"\nlimits.max_message_size = \"1M\"\n{QUICK}");
     let den = Den::to(&next_hop, &text);
     let relay = den.open();
@@ -261,7 +261,7 @@ fn a_relay_with_too_few_descriptors_does_not_begin_and_says_what_to_do() {
     assert!(last.contains("limit of open files (ulimit -n) is 100") && last.contains("LimitNOFILE="), "{last}");
 }
 
-/// The error of a relay that does not start.
+/// Runs a relay that must refuse to start, and returns its error.
 fn refusal(den: &Den) -> String {
     let ended = den.fails(&[]);
     assert_eq!(ended.code, Some(2), "{}", ended.err);
@@ -294,7 +294,7 @@ fn a_spool_that_others_can_change_is_refused_and_one_that_they_can_read_is_close
     chmod(&spool, 0o755);
     den.open().stop();
     assert_eq!(mode_of(&spool), 0o700);
-    // A directory that is no spool is left unchanged.
+    // The relay must not change the mode of a directory that is not a spool.
     fs::remove_dir_all(&spool).unwrap();
     fs::create_dir(&spool).unwrap();
     den.files.keep("spool/something", "of somebody's");

@@ -101,7 +101,7 @@ fn nothing_is_smuggled_in_or_out() {
         let relay = den.open();
         let mut wire = introduced(&relay);
         let mut taken = 0;
-        // With 8BITMIME declared, a next hop without it would make the message bounce.
+        // Declare 8BITMIME only if the next hop offers it, because the message would bounce otherwise.
         let body = if offer.contains("8BITMIME") { " BODY=8BITMIME" } else { "" };
         let mail = format!("MAIL FROM:<a@b.example>{body}");
         for ending in ENDINGS {
@@ -116,7 +116,7 @@ fn nothing_is_smuggled_in_or_out() {
             assert_eq!(is_refused, ending != b"\x85.\x85", "{ending:?}: {reply}");
             taken += u32::from(!is_refused);
             expect(&mut wire, "NOOP", "250");
-            // By BDAT, whole and split in the middle of the ending.
+            // Send the same message by BDAT, once in one chunk and twice split within the ending.
             let message = [lead, ending, SMUGGLED, b"\r\n"].concat();
             for split in [message.len(), lead.len() + 1, lead.len() + 2] {
                 expect(&mut wire, &mail, "250");
@@ -165,7 +165,7 @@ fn limits_of(dialog: &Dialog) -> Option<String> {
 }
 
 /// The dialogs of commands, limits, syntax, dots, chunks and line endings apply to the relay as well. Each message that
-/// a dialog gets accepted arrives unchanged.
+/// the relay accepts in a dialog must arrive unchanged.
 #[test]
 fn dialogs_hold_and_their_messages_arrive() {
     let mut played = 0;
@@ -222,7 +222,7 @@ fn a_client_that_is_silent_or_drips_is_left() {
     expect(&mut in_message, "DATA", "354");
     in_message.send("Subject: x\r\n");
     let drip = std::thread::spawn(move || {
-        // Single bytes now and then are no command, so the session times out.
+        // Send single bytes, which never complete a command, until the session times out.
         while dripping.try_send("N").is_ok() && !dripping.hears_within(std::time::Duration::from_millis(100)) {}
         dripping.replies()
     });
@@ -243,7 +243,7 @@ fn who_talks_before_the_greeting_is_answered_in_order_and_once() {
     let den = Den::to(&sink.address(), "");
     let relay = den.open();
     let mut wire = Wire::connect(relay.smtp[0]);
-    // The whole dialog at once, with a second transaction behind the first message.
+    // Send the whole dialog at once, with a second transaction after the first message.
     let transaction = "MAIL FROM:<a@b.example>\r\nRCPT TO:<c@d.example>\r\nDATA\r\nSubject: early\r\n\r\nx\r\n.\r\n";
     wire.send(["EHLO client.example\r\n", transaction, transaction, "QUIT\r\n"].concat());
     let replies = wire.replies();
@@ -339,7 +339,7 @@ fn nothing_is_relayed_for_strangers() {
         }
         expect(&mut wire, "DATA", "5");
         expect(&mut wire, "RSET", "250");
-        // Both recipients are local.
+        // These recipients are local, so the relay must accept mail for them.
         let reply = submit(&mut wire, sender, &["<Ann@home.example>", "<Postmaster>"], "x\r\n");
         assert!(reply.starts_with("250 2.0.0"), "{reply}");
     }
@@ -388,7 +388,7 @@ fn malformed_parameters_are_refused_by_name() {
         assert!(reply.starts_with('5'), "{parameters}: {reply}");
         expect(&mut wire, "RSET", "250");
     }
-    // A new session, because one with so many errors is closed.
+    // Open a new session, because the relay closes a session with so many errors.
     let mut wire = introduced(&relay);
     expect(&mut wire, "MAIL FROM:<a@b.example> RET=HDRS ENVID=a+2Bb", "250");
     for parameters in MALFORMED_AT_RCPT {
@@ -423,7 +423,7 @@ fn commands_without_mail_have_a_limit() {
     }
     let reply = submit(&mut wire, "<a@b.example>", &["<c@d.example>"], "\r\nx\r\n");
     assert!(reply.starts_with("250 2.0.0"), "{reply}");
-    // The count starts again after each message.
+    // After each message, the count starts again at zero.
     for command in ["NOOP", "RSET", "VRFY a", "HELP", "EHLO client.example"].repeat(2) {
         expect(&mut wire, command, "2");
     }
@@ -456,7 +456,8 @@ fn mail_that_would_come_back_at_once_is_bounced() {
     let dump = files.path("dump");
     let sink = Sink::start(&["--dump-file", &dump]);
     let home = format!("[[route]]\nto = \"b.example\"\nsmtp = \"{}\"\n", sink.address());
-    // A server with this relay's name, and an address literal of this relay.
+    // Two routes would bring mail back to the relay: one leads to a server that greets with the relay's own name, the
+    // other to an address literal of the relay.
     let twin = Sink::start(&["--hostname", "Relay.Example"]);
     let [port, other] = [low_port(), low_port()];
     let listen = format!("listen = [\"127.0.0.1:{port}\"]\n");
@@ -471,7 +472,7 @@ fn mail_that_would_come_back_at_once_is_bounced() {
     }
     relay.stop();
     assert_eq!((twin.took().messages, kept(&dump).len()), (0, 2));
-    // A relay does not start with a route to itself.
+    // The relay must not start if its configuration has a route to the relay itself.
     for to in [format!("localhost:{port}"), format!("[::ffff:127.0.0.1]:{port}"), format!("lmtp:127.0.0.1:{port}")] {
         let den = Den::new(&format!("{listen}{}", all_to(&to)));
         for words in [&["--check"][..], &[]] {
@@ -518,7 +519,7 @@ fn bombs_meet_limits() {
     );
     let relay = den.open_with(&["--http", "127.0.0.1:0"]);
     let mut wire = introduced(&relay);
-    // An endless header: of many fields, and of one that is folded.
+    // Send a header of 2 MB, first with many fields and then with one field that is folded again and again.
     for line in ["X-Field: a value that is long enough to count\r\n", " folded and folded and folded again\r\n"] {
         let header = format!("Subject: x\r\n{}", line.repeat((2 << 20) / line.len()));
         let reply = submit(&mut wire, "<a@b.example>", &["<c@d.example>"], header);
@@ -532,7 +533,8 @@ fn bombs_meet_limits() {
     assert!(reply.starts_with('5'), "a line of 10,000 octets: {reply}");
     let reply = submit(&mut wire, "<a@b.example>", &["<c@d.example>"], "\r\na bare\nline feed\r\n");
     assert!(reply.starts_with("550 5.5.2"), "{reply}");
-    // The session, and not the relay, has found the last three, but all were rejected at their end.
+    // The SMTP session, and not the relay, found the faults of the last three messages. These count as well, because
+    // all five messages were rejected at their end.
     assert_eq!(metric(&relay, "refused_total"), 5);
     expect(&mut wire, "MAIL FROM:<a@b.example>", "250");
     for number in 0..100 {
@@ -558,7 +560,7 @@ fn what_a_small_spool_can_never_hold_is_too_large() {
     let message = "x\r\n".repeat(80_000);
     assert!(submit(&mut wire, "<a@b.example>", &["<c@d.example>"], message).starts_with("250 2.0.0"));
     relay.stop();
-    // A limit in the file may be higher, as long as an empty spool has room for the message.
+    // A limit in the file may be higher than this default, as long as an empty spool has room for such a message.
     let text = "http = \"127.0.0.1:0\"\nspool.max_size = \"1M\"\nlimits.max_message_size = ";
     let den = Den::new(&format!("{text}\"315000\"\n[[route]]\nto = \"*\"\ndiscard = true\n"));
     let relay = den.open();
@@ -608,7 +610,7 @@ fn a_client_may_be_cut_off_at_every_byte() {
     await_recipients(&sink, answered);
     relay.stop();
     let took = sink.took();
-    // Clients that were reset may have sent whole messages, but half a message must not count.
+    // Clients that were reset may have sent whole messages, which may count. Half a message must not count.
     assert!(took.messages >= answered && took.messages <= 2 * answered + 2, "{took:?} {answered}");
 }
 
@@ -645,7 +647,8 @@ fn a_next_hop_may_cut_at_every_stage() {
     relay.stop();
 }
 
-/// Replies of the next hop that do not accept the message, each sent once.
+/// Each next hop once sends a positive reply that does not accept the message. The relay must then deliver the message
+/// in another attempt.
 #[test]
 fn only_a_yes_to_the_message_is_a_delivery() {
     let rows = [

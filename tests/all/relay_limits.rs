@@ -1,5 +1,5 @@
-//! Clients that would use up the relay's memory or sessions, or guess passwords. Strangers are loopback addresses that
-//! `networks` does not list.
+//! Clients that would use up the relay's memory or sessions, or guess passwords. Strangers are clients with loopback
+//! addresses that the key `networks` does not list.
 use crate::party::wait_until;
 use crate::relay::{Den, Relay, all_to, expect, introduced, metric};
 use crate::secured::{Files, PASSWORD, USER};
@@ -98,7 +98,7 @@ fn a_mailbox_gets_one_copy_however_often_and_by_whatever_alias_it_is_named() {
     expect(&mut wire, "RCPT TO:<list@home.example>", "452 4.5.3");
     expect(&mut wire, "DATA", "354");
     expect(&mut wire, ".", "250");
-    // A transaction with a single recipient accepts an alias of any length.
+    // If an alias is the only recipient of a transaction, it may have any number of members.
     expect(&mut wire, "MAIL FROM:<a@b.example>", "250");
     (0..70).for_each(|_| drop(expect(&mut wire, &format!("RCPT TO:<list@home.example>{original}"), "250")));
     expect(&mut wire, "RCPT TO:<postmaster@home.example>", "452 4.5.3");
@@ -153,7 +153,7 @@ fn each_strangers_address_has_so_many_connections_and_trusted_ones_as_many_as_th
     held.extend((0..3).map(|_| greeted(&relay, [127, 0, 0, 3]).unwrap()));
     assert_eq!(metric(&relay, "limited_connections"), 6);
     assert_eq!(metric(&relay, "client_refused_total{limit=\"connections\"}"), 5);
-    // One after another, 20 connections per minute are allowed.
+    // Connections that do not overlap are limited to 20 per minute.
     drop(held);
     wait_until("them to be gone", || (metric(&relay, "limited_connections") == 0).then_some(()));
     let refusal = (0..40).find_map(|_| {
@@ -193,9 +193,9 @@ fn the_last_sessions_are_kept_for_trusted_clients() {
         assert_eq!(taken, 6, "{way}");
         let refused = |reply: &String| reply.starts_with("421 4.3.2");
         assert!(strangers.iter().filter_map(|session| session.as_ref().err()).all(refused), "{way}");
-        // A stranger behind a proxy occupies a session until the relay has refused it.
+        // Wait for a session, because a stranger behind a proxy occupies one until the relay has refused the stranger.
         let trusted = [(); 2].map(|()| wait_until("a session", || arrive(TRUSTED).ok()));
-        // The relay refuses without reading the PROXY header, so do not send one.
+        // Do not send a PROXY header, because the relay refuses the connection without reading one.
         let reply = Wire::connect_from(TRUSTED, relay.smtp[0]).reply();
         assert!(reply.is_some_and(|reply| reply.starts_with("421 4.3.2")), "{way}");
         drop((strangers, trusted));
@@ -323,7 +323,7 @@ const MECHANISMS: [Mechanism; 4] = [Mechanism::Plain, Mechanism::Login, Mechanis
 fn guesses_of_passwords_are_counted_and_locked_out_by_every_mechanism_together() {
     let files = Files::new();
     let users = files.users();
-    // `login_limits` tests the waits. Here they must take no time.
+    // The tests of `login_limits` check the waits after failed logins. Here, make these waits as short as possible.
     let den = guarded_with(files, &format!("auth.users = \"{users}\"\nauth.delay = \"1ms\"\n"));
     let relay = open(&den);
     let guesses = AtomicUsize::new(0);
@@ -334,7 +334,7 @@ fn guesses_of_passwords_are_counted_and_locked_out_by_every_mechanism_together()
             scope.spawn(move || {
                 for round in 0..100 {
                     let mut wire = greeted(relay, TRUSTED).unwrap();
-                    // Existing and unknown users, each several times in a session.
+                    // Guess for an existing and for an unknown user in turn, several times in each session.
                     let user = if round % 2 == 0 { USER } else { "nobody" };
                     while let reply = log_in(&mut wire, MECHANISMS[number % 4], user, &format!("guess {round}"))
                         && reply.starts_with("535")
@@ -351,11 +351,11 @@ fn guesses_of_passwords_are_counted_and_locked_out_by_every_mechanism_together()
     for mechanism in MECHANISMS {
         let reply = log_in(&mut greeted(&relay, TRUSTED).unwrap(), mechanism, USER, PASSWORD);
         assert!(reply.starts_with("421 4.7.0 Too many failed logins, try again later"), "{mechanism:?}: {reply}");
-        // Another address is not affected.
+        // Clients at another address must not be affected.
         let reply = log_in(&mut greeted(&relay, [127, 0, 0, 2]).unwrap(), mechanism, USER, PASSWORD);
         assert!(reply.starts_with("235"), "{mechanism:?}: {reply}");
     }
-    // Mail is still accepted: only logins are refused.
+    // The relay refuses only logins, and must still accept mail.
     assert!(bring(&mut greeted(&relay, TRUSTED).unwrap(), 1000).starts_with("250 2.0.0"));
     let ended = relay.stop();
     let lines: Vec<&str> = ended.err.lines().filter(|line| line.contains("authentication ")).collect();
@@ -461,7 +461,7 @@ fn nobody_acts_as_somebody_else() {
     relay.stop();
 }
 
-/// Sends RCPT for a foreign domain. Clients that may relay get 250.
+/// Asserts that RCPT for a foreign domain gets this code. Clients that may relay get 250.
 fn relays(wire: &mut Wire, code: &str) {
     expect(wire, "MAIL FROM:<a@b.example>", "250");
     expect(wire, "RCPT TO:<x@elsewhere.example>", code);
@@ -482,7 +482,7 @@ fn only_a_named_client_may_speak_for_others_with_xclient() {
         ("ADDR=127.0.0.1", "250"),
         ("ADDR=127.0.0.5", "554 5.7.1"),
         ("LOGIN=ann", "250"),
-        // A client without a known address gets neither the rights of the client before nor those of the gateway.
+        // A client without a known address must get neither the rights of the previous client nor the gateway's rights.
         ("ADDR=127.0.0.1", "250"),
         ("ADDR=[UNAVAILABLE]", "554 5.7.1"),
         ("ADDR=127.0.0.1", "250"),
@@ -493,7 +493,7 @@ fn only_a_named_client_may_speak_for_others_with_xclient() {
         expect(&mut gateway, "EHLO client.example", "250");
         relays(&mut gateway, code);
     }
-    // Without LOGIN, the next client is not authenticated.
+    // If LOGIN is unavailable, the next client must not count as authenticated.
     expect(&mut gateway, "XCLIENT ADDR=127.0.0.5 LOGIN=[UNAVAILABLE]", "220");
     expect(&mut gateway, "EHLO client.example", "250");
     relays(&mut gateway, "554 5.7.1");
@@ -513,7 +513,7 @@ fn limits_apply_to_the_client_that_xclient_names() {
     let second = named("ADDR=192.0.2.7", "220");
     let mut third = named("ADDR=192.0.2.7", "421 4.7.0 Too many connections from your address");
     assert!(third.reply().is_none(), "the session is over");
-    // The gateway may name the next client, and then the connection counts for that client only.
+    // When the gateway names its next client, the connection must count for that client only.
     expect(&mut held, "XCLIENT ADDR=192.0.2.8", "220");
     assert_eq!(metric(&relay, "limited_connections"), 2);
     drop(named("ADDR=192.0.2.7", "220"));

@@ -20,7 +20,7 @@ impl Home {
         Self { sink: Sink::start(&["--dump-file", &dump]), dump, _files: files }
     }
 
-    /// A relay that sends `far.example` to `far` and everything else home.
+    /// A relay that sends mail for `far.example` to `far`, and all other mail to this sink.
     fn relay(&self, far: &str, text: &str) -> Den {
         let route = format!("[[route]]\nto = \"far.example\"\nsmtp = \"{far}\"\n");
         Den::new(&format!("{text}{route}{}", all_to(&self.sink.address())))
@@ -33,7 +33,7 @@ impl Home {
 
 const MESSAGE: &str = "From: me <a@b.example>\r\nSubject: the original\r\n\r\nits text\r\n";
 
-/// Submits a message for `far.example` with these parameters.
+/// Submits a message for `far.example` with these parameters of MAIL and RCPT.
 fn send(relay: &Relay, mail: &str, rcpt: &str) {
     let from = format!("<sender@b.example>{mail}");
     let to = format!("<to@far.example>{rcpt}");
@@ -41,7 +41,7 @@ fn send(relay: &Relay, mail: &str, rcpt: &str) {
     assert!(reply.starts_with("250 2.0.0"), "{reply}");
 }
 
-/// Checks what all notices have in common with an independent parser. Returns the fields of the report.
+/// Uses an independent parser to check what all notices have in common. Returns the fields of the report.
 fn report(notice: &Kept, returned: &str) -> String {
     assert!(notice.sender.is_empty() && notice.recipients == ["sender@b.example"], "{notice:?}");
     assert!(notice.octets.iter().all(|byte| *byte != 0), "no NUL");
@@ -139,7 +139,7 @@ fn nobody_is_told_where_nobody_wants_to_hear() {
         ("<sender@b.example>", "<to@far.example> NOTIFY=NEVER"),
         ("<sender@b.example>", "<to@far.example> NOTIFY=SUCCESS"),
         ("<sender@b.example>", "<to@far.example> NOTIFY=SUCCESS,DELAY"),
-        // The sender is in far.example as well, so its bounce is refused too. That is the end of it.
+        // The sender is in far.example as well, so its bounce is refused too. After that, no other notice may follow.
         ("<sender@far.example>", "<to@far.example>"),
     ] {
         assert!(submit(&mut wire, from, &[to], MESSAGE).starts_with("250 2.0.0"));
@@ -148,7 +148,7 @@ fn nobody_is_told_where_nobody_wants_to_hear() {
     let notices = home.mail(1);
     says(&report(&notices[0], "message/rfc822"), &["Action: failed"]);
     relay.stop();
-    // No message is left, so a restarted relay has nothing to do.
+    // No message may be left, so a restarted relay must send nothing.
     let relay = den.open();
     expect(&mut relay.greeted(), "NOOP", "250");
     relay.stop();
@@ -159,7 +159,7 @@ fn nobody_is_told_where_nobody_wants_to_hear() {
 fn a_success_is_told_by_whoever_is_the_last_to_know_how() {
     let home = Home::open();
     let place = tempfile::tempdir().unwrap();
-    // The next hop supports DSN: the relay passes the request on and sends no notice.
+    // If the next hop supports DSN, the relay passes the request on and sends no notice.
     let script = Script::default().say("EHLO", 0, "250-peer.example\r\n250-PIPELINING\r\n250 DSN");
     let knows = Recorder::start(Listen::V4, script, place.path());
     let den = home.relay(&format!("127.0.0.1:{}", knows.port), "");
@@ -172,7 +172,7 @@ fn a_success_is_told_by_whoever_is_the_last_to_know_how() {
     assert!(text.contains(" RET=HDRS") && text.contains(" ENVID=an+20id"), "{text}");
     assert!(text.contains("NOTIFY=SUCCESS,FAILURE ORCPT=rfc822;first+2Bone@c.example\r\n"), "{text}");
     assert_eq!(kept(&home.dump).len(), 0, "the next hop tells");
-    // The next hop does not support DSN: the relay reports that it relayed the message.
+    // If the next hop does not support DSN, the relay itself reports that it has relayed the message.
     let script = Script::default().say("EHLO", 0, "250-peer.example\r\n250 PIPELINING");
     let simple = Recorder::start(Listen::V4, script, place.path());
     let den = home.relay(&format!("127.0.0.1:{}", simple.port), "");
@@ -190,7 +190,8 @@ fn a_success_is_told_by_whoever_is_the_last_to_know_how() {
 fn an_original_recipient_in_utf8_is_passed_on_in_the_form_that_the_next_hop_reads() {
     let home = Home::open();
     let place = tempfile::tempdir().unwrap();
-    // RFC 6533 §3: unchanged if the next hop offers SMTPUTF8, otherwise in ASCII. Postfix 3.7 sends the last form.
+    // According to RFC 6533 §3, the relay passes ORCPT on unchanged if the next hop offers SMTPUTF8, and in ASCII
+    // otherwise. Postfix 3.7 sends the form in the last row.
     let smtp_utf8 = "250-SMTPUTF8\r\n250-8BITMIME\r\n";
     for (offer, original, passed) in [
         (smtp_utf8, "utf-8;böb@b.example", "utf-8;böb@b.example"),
@@ -207,7 +208,7 @@ fn an_original_recipient_in_utf8_is_passed_on_in_the_form_that_the_next_hop_read
         let heard = String::from_utf8(hop.finish()[0].octets.clone()).unwrap();
         assert!(heard.contains(&format!("RCPT TO:<to@far.example> ORCPT={passed}\r\n")), "{heard}");
     }
-    // The notice shows the address in ASCII.
+    // The notice must show the original recipient in ASCII.
     let far = Sink::start(&["--fault", "rcpt: hard reject"]);
     let den = home.relay(&far.address(), "");
     let relay = den.open();
@@ -251,7 +252,7 @@ fn what_cannot_be_delivered_in_time_comes_back() {
     }
 }
 
-/// Flips a bit in the first byte of `mark` wherever the spool contains it.
+/// In each segment of the spool, flips a bit of the first byte of the first `mark`.
 fn damage(den: &Den, mark: &[u8]) {
     let files = std::fs::read_dir(den.path("spool")).unwrap().flatten().map(|file| file.path());
     for path in files.filter(|path| path.to_string_lossy().contains("segment-")) {
@@ -262,7 +263,7 @@ fn damage(den: &Den, mark: &[u8]) {
     }
 }
 
-/// A message that is deferred until it expires, and damaged in the spool at `mark`.
+/// Submits a message that is deferred until it expires, and damages it in the spool at `mark`.
 fn spoiled(home: &Home, mark: &[u8]) -> (Den, Relay, Sink) {
     let busy = Sink::start(&["--fault", "rcpt: soft reject \"450 4.2.2 The box is full\""]);
     let text = format!("{QUICK}retry.expiry = \"15s\"\nretry.delay_notice = \"never\"\n");
@@ -270,8 +271,8 @@ fn spoiled(home: &Home, mark: &[u8]) -> (Den, Relay, Sink) {
     let relay = den.open();
     send(&relay, "", "");
     wait_until("the first try", || (busy.ask("/status")["rules"][0]["acted"].as_u64() > Some(0)).then_some(()));
-    // Repeat the damage: the relay may still be writing the message's state after its first try, which would restore
-    // those bytes.
+    // Repeat the damage, because the relay may still be writing the message's state after its first try, which would
+    // restore the damaged bytes.
     wait_until("a read that fails", || {
         damage(&den, mark);
         relay.process.complained().contains("cannot be read from the spool").then_some(())
@@ -299,7 +300,7 @@ fn a_message_that_cannot_be_read_is_told_of_from_its_envelope_when_it_expires() 
 #[test]
 fn a_message_whose_envelope_cannot_be_read_either_is_held_beyond_its_time() {
     let home = Home::open();
-    // The envelope still has the sender; the message is damaged.
+    // Damage the sender's address. Only the envelope contains it, so the relay can no longer notify the sender.
     let (den, relay, _busy) = spoiled(&home, b"sender@b.example");
     wait_until("the end of its time", || relay.process.complained().contains("cannot be notified").then_some(()));
     let queue = |words: &[&str]| mailrun(&[&["queue", "--spool", &den.path("spool")], words].concat());
@@ -384,9 +385,9 @@ fn a_bounce_of_eight_bits_comes_back_over_seven() {
     assert_eq!(heard.matches("Content-Type: text/rfc822-headers").count(), 1, "what is signed stays as it is: {heard}");
 }
 
-/// A relay whose mail for `far.example` is refused, with these lines of `[dsn]`.
+/// A relay whose mail for `far.example` is refused. `dsn` has its settings for notices.
 fn refusing(dsn: &str, files: Files, home: &Home) -> (Den, Sink) {
-    // A rule spares notices unless it says so.
+    // Two rules are needed, because a rule applies to notices only if it says `from <>`.
     let refusals = ["rcpt", "rcpt from <>"].map(|place| format!("{place}: hard reject \"554 5.7.7 Not here\""));
     let far = Sink::start(&["--fault", &refusals[0], "--fault", &refusals[1]]);
     let route = format!("[[route]]\nto = \"far.example\"\nsmtp = \"{}\"\n", far.address());
@@ -418,7 +419,7 @@ fn failures_go_where_they_are_wanted() {
     let local = "local.domains = [\"own.example\"]\nlocal.users = \"boxes\"\nlocal.maildir = \"mail/{user}\"\n";
     let (den, _far) = refusing(&format!("dsn.failures = \"maildir:failures\"\n{local}"), files, &home);
     let relay = den.open();
-    // The sender still gets the notice of success for the other recipient.
+    // The sender must still get the notice of success for the other recipient.
     let to = ["<to@far.example>", "<ann@own.example> NOTIFY=SUCCESS"];
     let mut wire = introduced(&relay);
     assert!(submit(&mut wire, "<sender@b.example>", &to, MESSAGE).starts_with("250 2.0.0"));
@@ -443,7 +444,8 @@ fn a_maildir_that_takes_no_failures_does_not_hold_up_other_notices() {
     let dsn = format!("{QUICK}workers = 1\ndsn.failures = \"maildir:failures\"\n{local}");
     let (den, _far) = refusing(&dsn, files, &home);
     let relay = den.open();
-    // More than the relay writes at the same time, and one whose success is reported first.
+    // Send more failing messages than the relay writes notices at the same time, and then a message that is delivered.
+    // The notice of its success must not wait for the others.
     let mut wire = introduced(&relay);
     for _ in 0..40 {
         assert!(submit(&mut wire, "<sender@b.example>", &["<to@far.example>"], MESSAGE).starts_with("250 2.0.0"));
@@ -491,7 +493,8 @@ fn a_notice_that_cannot_be_delivered_is_not_forgotten_in_silence() {
         relay.stop();
         assert_eq!(kept(&home.dump).len(), before + usize::from(told));
     }
-    // The postmaster is in far.example too, directly or by an alias. No further notice is sent.
+    // The postmaster is in far.example too, directly or by an alias, so the notice to the postmaster is also refused.
+    // No further notice may follow.
     let local = "local.domains = [\"own.example\"]\nlocal.aliases = \"aliases\"\nlocal.users = \
                  \"none\"\nlocal.maildir = \"m/{user}\"\n";
     for postmaster in ["dsn.postmaster = \"pm@far.example\"\n", local] {
@@ -538,7 +541,7 @@ fn successes_are_told_to_who_may_hear_of_them() {
             assert!(home.mail(before + 1).pop().unwrap().text().contains("Action: delivered"));
         }
         relay.stop();
-        // A restarted relay sends the notices that are still due.
+        // Start the relay again, because it would then send any notice that is still due.
         let relay = den.open();
         expect(&mut relay.greeted(), "NOOP", "250");
         relay.stop();

@@ -22,8 +22,8 @@ impl Shown {
         self.report.join("\n")
     }
 
-    /// The report fits a terminal of 80×24 with a prompt below, and shows the rate, p50 and p99, the reason, and the
-    /// verdict last.
+    /// Asserts that the report fits a terminal of 80×24 with a prompt below it, and that it shows the rate, p50 and
+    /// p99, the reason, and the verdict last.
     fn expect(&self, code: i32, verdict: &str, why: &str) {
         let text = self.text();
         assert_eq!(self.code, Some(code), "{text}");
@@ -53,7 +53,7 @@ fn a_run_that_passes_is_on_one_screen() {
         shown.expect(0, "PASS ", "400 delivered, none lost");
         assert!(shown.text().contains("CPU, memory: source "), "{}", shown.text());
     } else {
-        // This machine was the bottleneck.
+        // The run is invalid if this machine was the bottleneck.
         shown.expect(0, "INVALID ", "");
     }
 }
@@ -265,7 +265,7 @@ fn a_scenario_leaves_a_record_with_the_figures_of_each_run() {
     assert!(last.out.starts_with('{') && last.err.lines().any(|line| line.starts_with("PASS ")), "{last:?}");
 }
 
-/// Lines of a report without figures: the first word of a titled line, `# PASS` for a verdict.
+/// Returns the titles at which the lines of a report begin, and the word of its verdict, without the figures.
 fn labels(report: &str) -> Vec<String> {
     let starts = ["mailrun bench:", "accepted/s", " in ms", " accepted", " delivered", "slowest phase:", "created"];
     let ends = ["CPU, memory:", "details:", "PASS", "INVALID", "FAIL"];

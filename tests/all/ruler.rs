@@ -14,8 +14,8 @@ fn phase(record: &Record, name: Phase) -> LatencyMs {
     record.phases.iter().find(|row| row.name == name).unwrap().latency_ms
 }
 
-/// Returns the record of a run with ordered faults, whose ledger does not close, after comparing it
-/// with the sink's own record. Ordered faults do not fail a run.
+/// Returns the record of a run whose sink committed ordered faults, after comparing it with the sink's own record. The
+/// ledger must not close, but ordered faults do not fail a run.
 fn found_out(run: &BenchRun) -> Record {
     let record = run.record_of(0);
     let own: Record = serde_json::from_str(&run.file("sink.json")).unwrap();
@@ -44,8 +44,8 @@ fn a_known_delay_reads_as_that_delay() {
     };
     undisturbed(look, |(p50, reply, elsewhere)| {
         let reads_so = p50.iter().all(|p50| (20.0..20.0 + ALLOWANCE_MS).contains(p50));
-        // Only the reply to the dot is delayed. Its time counts from when the source knows that the message is sent,
-        // possibly a little after the sink has it.
+        // Only the reply to the dot is delayed. Its time begins when the source knows that the message is sent. The
+        // sink may have the message a little earlier, so the time may be a little shorter than the delay.
         reads_so && *reply >= 15.0 && elsewhere.iter().all(|min| *min < 20.0)
     });
 }
@@ -63,13 +63,14 @@ fn a_longer_delay_reads_longer() {
 #[test]
 fn a_stall_shows_at_open_loop() {
     let words = ["--rate", "200", "--duration", "4s", "--sessions", "30", "--reuse", "--fault", "stall 1s..2500ms"];
-    // If the source itself was late, this machine was too busy.
+    // Repeat the run if the source itself was late, because this machine was then too busy.
     let record = undisturbed(|| bench(&words).record_of(0), |record| record.lag_ms.unwrap().max < 1000.0);
     let ms = latency(&record, Stage::Accepted);
-    // Messages due in the first half second of the stall (an eighth of all) wait at least one second.
+    // An eighth of all messages are due in the first half second of the stall, and wait at least one second.
     assert!(ms.p90 >= 900.0 && ms.p99 >= 1200.0 && ms.max >= 1400.0, "{ms:?}");
     assert!((stage(&record, Stage::Created).latency_ms.unwrap().max) >= 1000.0, "the slip is reported");
-    // The sessions were busy because of the sink. The report says so, and the source's own lag does not include it.
+    // The messages waited for a free session because of the sink. The report must say so, and this wait must not count
+    // as the source's own lag.
     let is_said = record.verdict.reasons.iter().any(|reason| reason.contains("for a free session"));
     assert!(is_said, "{:?}", record.verdict);
 }
@@ -137,7 +138,7 @@ fn faults_add_up() {
 fn open_loop_offers_the_rate_that_was_asked_for() {
     for (arrival, spread) in [("constant", 20), ("poisson", 100)] {
         let words = ["--rate", "200", "--duration", "2s", "--sessions", "50", "--reuse", "--", "--arrival", arrival];
-        // If the machine stalls at the end, messages that fall due are not sent.
+        // Repeat the run if the count is wrong: if the machine stalls at the end, the last messages are not sent.
         let created = undisturbed(
             || stage(&bench(&words).record_of(0), Stage::Created).clone(),
             |created| (400 - spread..=400 + spread).contains(&created.count),

@@ -9,7 +9,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::process::{Command, Stdio};
 use std::thread;
 
-/// More than the program needs, and less than an endless client sends.
+/// Limit for the sink's peak memory. It is more than the program needs, and less than an endless client sends.
 const MEMORY_BYTES: u64 = 64 << 20;
 
 /// A real ClientHello, taken from our source.
@@ -53,7 +53,7 @@ fn has_counted(sink: &Sink, errors: u64) {
     });
 }
 
-/// Ends the sink. Only these handshakes may have failed, and only these messages may have arrived.
+/// Ends the sink. Exactly `failed` handshakes must have failed, and exactly `messages` messages must have arrived.
 fn counts(host: Secured, failed: u64, messages: u64) {
     has_counted(&host.sink, failed);
     let peak = host.sink.process.peak_bytes();
@@ -82,7 +82,7 @@ fn sockets_that_vanish_in_the_handshake_are_counted_and_harm_nobody() {
                 _ => {}
             }
         };
-        // First one after another, then many at once.
+        // Open these sockets first one after another, and then many at once.
         (0..240).for_each(vanish);
         thread::scope(|scope| {
             for _ in 0..4 {
@@ -127,12 +127,14 @@ fn garbage_in_place_of_a_handshake_ends_that_session_only() {
         vec![0; 70_000],
         vec![0xff; 200_000],
         vec![22; 5_000],
-        // A record of the maximum length, and one byte more; an alert; application data before there are keys.
+        // These are a record of the maximum length, a record that is far longer, an alert, and application data before
+        // there are keys.
         [&[22, 3, 1, 0x40, 0][..], &[1; 0x4000]].concat(),
         [&[22, 3, 1, 0xff, 0xff][..], &[1; 0xffff]].concat(),
         vec![21, 3, 1, 0, 2, 2, 40],
         vec![23, 3, 3, 0, 4, 1, 2, 3, 4],
-        // A handshake message of 16 MB in pieces; a truncated ClientHello; a message of another type.
+        // These are a handshake message of 16 MB in pieces, a ClientHello that ends too early, a message of another
+        // type, a session id that is too long, and a second ClientHello.
         [&[22, 3, 1, 0, 4, 1, 0xff, 0xff, 0xff][..], &[22, 3, 1, 0, 1, 0].repeat(3000)].concat(),
         changed(6, 1),
         changed(5, 2),
@@ -143,11 +145,11 @@ fn garbage_in_place_of_a_handshake_ends_that_session_only() {
         let host = Secured::start(mode, &[]);
         for octets in &garbage {
             let mut wire = before_tls(mode, host.sink.smtp);
-            // The server may close the connection meanwhile.
+            // Ignore the error, because the server may close the connection before it has read everything.
             let _ = wire.try_send(octets);
             wire.half_close();
             let rest = wire.replies();
-            // TLS records are not lines, and one may begin with the digit 2.
+            // Compare whole codes, because TLS records are not lines, and one may happen to begin with the digit 2.
             assert!(rest.iter().all(|reply| !is_positive(reply)), "{rest:?}");
         }
         deliver(&host, mode, 5);
@@ -189,7 +191,8 @@ fn what_is_injected_behind_starttls_is_dropped_and_the_session_begins_anew() {
     let Some(program) = peer("python3") else { return };
     let host = Secured::start("starttls", &[]);
     let ended = run(&program, &["-c", INJECTOR, &host.sink.smtp.port().to_string(), &host.ca]);
-    // Under TLS, there was no EHLO and no MAIL before, and no reply may belong to the injected commands.
+    // The first MAIL and the first RCPT get 503, because under TLS there was no EHLO and no MAIL before them. No reply
+    // may belong to the injected commands.
     assert_eq!((ended.code, ended.out.trim()), (Some(0), "503 250 503 250 250 354 250 503 221"), "{}", ended.err);
     let theirs = host.sink.stop();
     assert_eq!((took(&theirs).messages, took(&theirs).recipients, handshakes_in_all(&theirs)), (1, 1, 1));
@@ -303,7 +306,7 @@ fn a_response_of_200_kb_is_refused_and_an_endless_one_costs_no_memory() {
         let mut endless = begin(&sink);
         assert!(endless.say(&format!("AUTH {mechanism}")).starts_with("334 "));
         let block = vec![b'A'; 1 << 20];
-        // The sink may close the connection.
+        // Ignore errors, because the sink may close the connection.
         let _ = (0..32).try_for_each(|_| endless.try_send(&block));
     }
     log_in(&sink, &files);
@@ -316,7 +319,8 @@ fn a_response_of_200_kb_is_refused_and_an_endless_one_costs_no_memory() {
 fn responses_that_are_none_are_refused() {
     let files = Files::new();
     let sink = sink_with_users(&files);
-    // Not base64; not of this mechanism; no name; a name that is not UTF-8; cancelled.
+    // The responses are not base64, do not belong to the mechanism, have no name or a name that is not UTF-8, or cancel
+    // the login.
     let rows = [
         ("AUTH PLAIN", "!!!!"),
         ("AUTH PLAIN", "QUFB"),
@@ -358,11 +362,12 @@ fn a_flood_of_logins_is_cut_off_and_counted() {
     let sink = sink_with_users(&files);
     let flood = |()| {
         let mut wire = begin(&sink);
-        // `ann` and a wrong password, a thousand times, without waiting for replies.
+        // Log in as `ann` with a wrong password a thousand times, without waiting for replies.
         let _ = wire.try_send("AUTH PLAIN AGFubgB3cm9uZw==\r\n".repeat(1000));
         let replies = wire.replies();
         let refused = replies.iter().filter(|reply| reply.starts_with("535 ")).count();
-        // A session may have twenty errors. Commands still in transit when it ends may cost the last replies.
+        // A session may have twenty errors. If commands are still in transit when it ends, the client may not get the
+        // last replies.
         assert!((1..=21).contains(&refused), "{refused}: {:?}", replies.last());
         assert!(replies.len() <= refused + 1, "after the last there is no more than a farewell: {:?}", replies.last());
         refused as u64

@@ -44,7 +44,7 @@ fn swaks_logs_in_over_tls() {
             let says =
                 |password| run(&program, &[place.as_slice(), &["--auth", mechanism], &envelope, &[password]].concat());
             ends_with(0, &says(PASSWORD));
-            // swaks' status for a refused login.
+            // swaks exits with status 28 if the login is refused.
             ends_with(28, &says("wrong"));
         }
         has_heard(host, 3, 3);
@@ -68,7 +68,7 @@ fn curl_logs_in_over_tls() {
                 run(&program, &[place.as_slice(), &envelope, &login].concat())
             };
             ends_with(0, &says(PASSWORD));
-            // CURLE_LOGIN_DENIED.
+            // If the login is refused, curl exits with status 67 (CURLE_LOGIN_DENIED).
             ends_with(67, &says("wrong"));
         }
         let token = ["--oauth2-bearer", PASSWORD, "--login-options", "AUTH=XOAUTH2", "--user", USER];
@@ -97,7 +97,7 @@ fn msmtp_logs_in_over_tls() {
                 run("sh", &[place.as_slice(), &words].concat())
             };
             ends_with(0, &says(&right));
-            // EX_NOPERM.
+            // If the login is refused, msmtp exits with status 77 (EX_NOPERM).
             ends_with(77, &says(&wrong));
         }
         has_heard(host, 5, 5);
@@ -145,7 +145,7 @@ fn smtplib_logs_in_over_tls() {
     }
 }
 
-/// TLS 1.2. The second and third connection resume the session of the first.
+/// A client that speaks only TLS 1.2. Its second and third connection resume the session of the first.
 const OLD_TLS: &str = r#"
 import socket, ssl, sys
 context = ssl.create_default_context(cafile=sys.argv[2])
@@ -179,7 +179,8 @@ fn tls_1_2_is_spoken_too_and_counted_apart() {
     }
 }
 
-/// smtplib reads one reply after the dot; the script reads the others itself.
+/// An LMTP server sends a reply for each accepted recipient after the dot. smtplib reads only the first of them, so the
+/// script reads the other itself.
 const LMTPLIB: &str = r#"
 import smtplib, sys
 with smtplib.LMTP("localhost", int(sys.argv[1]), timeout=50) as lmtp:
@@ -286,7 +287,7 @@ fn postfix_takes_our_mail_over_tls() {
     assert_eq!((postfix.sent(), postfix.logged("TLS connection established")), (units, handshakes));
 }
 
-/// A server that prints its counts, one line per message.
+/// A server that prints its counts so far after each message.
 const AIOSMTPD: &str = r#"
 import ssl, sys, threading
 from aiosmtpd.controller import Controller
@@ -371,7 +372,7 @@ fn aiosmtpd_takes_our_mail_over_tls_and_auth_and_lmtp() {
     }
     let (server, address) = aiosmtpd(&interpreter, "lmtp", &certificate);
     let ours = source(&address, &["--lmtp", "--messages", "20", "--sessions", "2", "--recipients", "3", "--reuse"]);
-    // One of three recipients is refused after the dot, and only that one.
+    // The server refuses one of the three recipients after the dot, and accepts the other two.
     let ledger = &ours.record.ledger;
     assert_eq!(
         (ours.ended.code, accepted(&ours.record), ledger.accepted, ledger.rejected),

@@ -3,7 +3,7 @@ use crate::party::{MAILRUN, Process, Sink, mailrun, run, source, wait_until};
 use std::fs;
 use std::path::Path;
 
-/// Sends with the usual envelope.
+/// Runs `mailrun send` with the usual recipient. Returns the exit status and the output.
 fn send(server: &str, words: &[&str]) -> (i32, String) {
     let usual = ["send", server, "--to", "ann@a.example", "--timeout", "20s"];
     let ended = mailrun(&[&usual[..], words].concat());
@@ -15,7 +15,7 @@ fn last_line(out: &str) -> &str {
     out.lines().last().unwrap_or_default()
 }
 
-/// The only message in a directory of a sink, without the files that are being written.
+/// Contents of all files in the directory to which a sink writes its messages.
 fn kept(directory: &Path) -> Vec<String> {
     let files = fs::read_dir(directory).into_iter().flatten().flatten();
     files.map(|file| fs::read_to_string(file.path()).unwrap()).collect()

@@ -99,7 +99,7 @@ fn a_socket_that_the_manager_has_opened_is_served() {
     let den = Den::new(&route);
     let relay = Relay::listening(activated(&den, &address));
     assert_eq!(relay.address(), address);
-    // The relay could not have opened this address itself, because the manager's socket uses it.
+    // Mail on this address shows that the relay serves the manager's socket: it could not open the address itself.
     submit(&mut introduced(&relay), "<ann@a.example>", &["<bob@b.example>"], "Subject: x\r\n\r\nx\r\n");
     await_recipients(&sink, 1);
     relay.stop();
@@ -162,7 +162,7 @@ fn the_unit_files_hold() {
     let units = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/systemd");
     let paths = ["mailrun-relay.service", "mailrun-probe.service", "mailrun-relay.socket"].map(|name| {
         let text = fs::read_to_string(units.join(name)).unwrap();
-        // The program and its man pages are not installed here.
+        // Change the paths of the program and of its man pages, because neither is installed here.
         let is_here = |line: &&str| !line.starts_with("Documentation=man:");
         let here: Vec<&str> = text.lines().filter(is_here).collect();
         files.keep(name, &here.join("\n").replace("/usr/bin/mailrun", MAILRUN))

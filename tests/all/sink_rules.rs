@@ -1,5 +1,4 @@
-//! A sink commits exactly the faults that its rules order, as often as it reports. What it keeps, it keeps byte for
-//! byte.
+//! A sink commits exactly the faults that its rules order, as often as it reports. It saves messages byte for byte.
 use crate::party::{Sink, accepted, bench, errors, fates, mailrun, source, took, wait_until};
 use crate::postfix::{Deliver, Postfix};
 use crate::rows::each;
@@ -147,7 +146,8 @@ fn a_connection_is_closed_or_cut_at_every_command() {
     assert_eq!(sink.took().messages, 0);
 }
 
-/// The only test of real delays; it runs alone on the machine. The crate `load` tests the others with a virtual clock.
+/// The only test of real delays, which runs alone on the machine. The crate `load` tests other delays with a virtual
+/// clock.
 #[test]
 fn delays_are_held_and_add_up() {
     let sink = Sink::start(&["--fault", "*: delay 60ms", "--fault", "rcpt: tarpit 20ms", "--fault", "delay 90ms"]);
@@ -160,7 +160,7 @@ fn delays_are_held_and_add_up() {
         expected += more;
         assert!(begun.elapsed() >= Duration::from_millis(expected), "{line}: {:?}", begun.elapsed());
     }
-    // Pipelined commands are delayed one after another.
+    // The delays of pipelined commands must add up.
     wire.send("NOOP\r\nNOOP\r\nQUIT\r\n");
     assert_eq!(wire.replies().len(), 3);
     assert!(begun.elapsed() >= Duration::from_millis(expected + 180));
@@ -186,7 +186,7 @@ fn a_connection_is_cut_at_the_octet_of_the_message_that_was_asked_for() {
     assert!(wire.is_cut());
     let mut wire = after(&sink, &["EHLO a"]);
     assert!(deliver(&mut wire, MESSAGE).unwrap().starts_with("250"), "a shorter message is whole");
-    // The whole message in one segment, followed by commands.
+    // Send the whole message in one segment, followed by a command.
     let mut wire = after(&sink, &["EHLO a", "MAIL FROM:<a@b>", "RCPT TO:<c@d>", "DATA"]);
     wire.send(["0123456789abc\r\n".repeat(200).as_str(), ".\r\nNOOP\r\n"].concat());
     assert!(wire.is_cut());
@@ -333,7 +333,8 @@ fn receivers_whose_rules_a_sink_can_have_are_listed_with_their_sources() {
         assert_eq!(names, ["exchange", "exim", "gmail", "postgrey", "yahoo"], "{}", list.out);
         assert_eq!(list.out.matches("Source").count(), names.len(), "{}", list.out);
     }
-    // A source that keeps within 20 messages per connection never meets the limit. Another one is sent away, and comes back.
+    // A source that sends at most 20 messages per connection never meets Yahoo's limit. If it tries to send more, the
+    // sink closes the connection, and the source connects again.
     for (reuse, closed) in [("--reuse=20", 0), ("--reuse=21", 2)] {
         let words = ["--relay", "none", "--rules-like", "yahoo", "--messages", "42", "--sessions", "1", reuse];
         let record = bench(&words).record_of(0);
@@ -367,7 +368,8 @@ fn what_is_wrong_with_rules_is_said_with_its_place() {
     }
 }
 
-/// The replies in each of twenty successive sessions.
+/// Plays twenty successive sessions against rules that act at random. Returns a pattern of each session's replies, in
+/// which `x` is a refusal, and the number of refusals.
 fn met(words: &[&str]) -> (Vec<String>, u64) {
     let rule = "rcpt: soft reject 0.3";
     let sink = Sink::start(&[&["--fault", rule, "--fault", "noop: hang up 0.1"], words].concat());
@@ -429,13 +431,13 @@ fn our_source_ends_with_the_right_counts_whatever_the_sink_does() {
         let in_doubt = record.ledger.in_doubt.unwrap();
         let refused = record.ledger.rejected.unwrap() + record.ledger.failed.unwrap() + in_doubt;
         match rule {
-            // The connection broke between the last byte of the message and the reply.
+            // The connection breaks between the last byte of the message and the reply.
             ".: hang up 0.2" | ".: lose reply 0.2" => {
                 assert_eq!((in_doubt, record.ledger.failed), (acted, Some(0)), "{rule}");
                 assert!(record.verdict.why.starts_with("In doubt: "), "{rule}: {}", record.verdict.why);
                 assert!(record.missing.iter().all(|message| message.fate == MissingFate::InDoubt), "{rule}");
             }
-            // A short message has left the source as a whole when its server cuts it off.
+            // These messages are short, so the source has sent all of the message when the sink resets the connection.
             "data: reset at 100 0.2" => assert_eq!((in_doubt, record.ledger.failed), (acted, Some(0)), "{rule}"),
             rule if rule.starts_with('*') => {}
             _ => assert_eq!(in_doubt, 0, "{rule}: {:?}", record.errors),
@@ -464,7 +466,7 @@ fn a_lost_reply_reads_delivered_and_not_accepted() {
     assert!((20..120).contains(&unheard), "{unheard}");
     let remark = format!("{unheard} messages arrived although the source got no 250 for them");
     assert!(record.verdict.reasons.iter().any(|reason| reason.starts_with(&remark)), "{:?}", record.verdict);
-    // The source counts what it never heard; the sink counts what it did on purpose.
+    // Each lost reply counts twice: at the source, which never got it, and at the sink, which dropped it on purpose.
     assert_eq!(lost_replies, 2 * unheard, "{:?}", record.errors);
     assert!(record.errors.iter().any(|row| row.text == "on purpose: .: lose reply 0.2" && row.count == unheard));
     assert!(record.missing.is_empty(), "all of them arrived: {:?}", record.missing);
@@ -495,7 +497,7 @@ fn a_sender_that_tries_again_after_a_lost_reply_makes_a_duplicate() {
     let run = RunId([7; 16]);
     let mut lost = 0;
     for sequence in 0..40 {
-        // As a relay must do (RFC 5321 §4.5.4.1): if no reply came, it sends the message again.
+        // Send the message again until a reply comes, as a relay must do (RFC 5321 §4.5.4.1).
         while deliver(&mut after(&sink, &["EHLO a"]), &traced(run, sequence)).is_none() {
             lost += 1;
         }
@@ -533,7 +535,7 @@ fn a_run_is_told_only_what_happened_since_it_was_announced() {
     let sink = Sink::start(&[]);
     let earlier = [".: soft reject", "data: delay 1ms"];
     put_rules(&sink, &earlier);
-    // This client stays connected, so that its end is not counted in the run.
+    // This client stays connected until the end, because the sink would count its disconnection in the run.
     let mut stranger = after(&sink, &["EHLO a"]);
     assert!(deliver(&mut stranger, MESSAGE).is_some_and(|reply| reply.starts_with("450")));
     wait_until("the first client", || (sink.ask("/status")["errors"] == 1).then_some(()));
@@ -602,7 +604,7 @@ fn a_server_that_removes_the_trace_is_suspected() {
     assert!(!said.contains("has seen nothing") && !said.contains("took no message"), "{said}");
 }
 
-/// Messages as they must be kept, and in their form on the wire.
+/// Messages, each as the sink must save it and in its form on the wire.
 fn corpus() -> Vec<(Vec<u8>, Vec<u8>)> {
     let long = "0123456789 größe\r\n".repeat(20_000);
     let texts = ["Subject: x\r\n\r\nHello.\r\n", ".\r\n..\r\n.x\r\n\r\n", "", "From me\r\n\r\n>From you\r\n", &long];
@@ -620,7 +622,7 @@ fn send_corpus(sink: &Sink) {
     for (_, wire_form) in corpus() {
         let lines = ["EHLO client.example", "MAIL FROM:<a@b> BODY=8BITMIME", "RCPT TO:<c@d>", "RCPT TO:<e@d>", "DATA"];
         let mut wire = after(sink, &lines);
-        // In pieces, so that lines and dots are split.
+        // Send the message in pieces of the size of a packet, as it would arrive over a network.
         wire_form.chunks(1400).for_each(|piece| wire.send(piece));
         assert!(wire.reply().unwrap().starts_with("250"));
         let mut half = after(sink, &lines);
@@ -631,7 +633,7 @@ fn send_corpus(sink: &Sink) {
     }
 }
 
-/// The files of a directory, sorted by name.
+/// The contents of a directory's files, in the order of their names.
 fn files(directory: &Path) -> Vec<Vec<u8>> {
     let mut paths: Vec<_> = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
     paths.sort();
@@ -649,8 +651,8 @@ fn messages_are_kept_byte_for_byte_in_files_of_their_own() {
         assert_eq!(sink.took().messages, expected.len() as u64);
         let directory = if option == "--dump-dir" { root.clone() } else { root.join("new") };
         let mut kept = files(&directory);
-        // Files are named when their first bytes are written, which for a short message is at its end. Their order may
-        // therefore vary.
+        // The sink names a file when it writes the first bytes, which for a short message is at the end of the message.
+        // The order of the files may therefore vary.
         let sort = |files: &mut Vec<Vec<u8>>| files.sort_by_key(Vec::len);
         sort(&mut kept);
         let mut expected = expected.clone();
@@ -787,7 +789,8 @@ fn a_refused_ehlo_or_rset_leaves_the_transaction_as_it_is() {
     assert_eq!((took.messages, took.recipients), (1, 2));
 }
 
-/// Sends a message for these recipients. Returns the output after `replies` replies or when the connection closes.
+/// Sends a message for these recipients. Returns the codes of the `replies` replies to its end, or of fewer if the
+/// connection closes.
 fn deliver_to(wire: &mut Wire, recipients: &[&str], replies: usize) -> Vec<String> {
     let recipients = recipients.iter().map(|recipient| format!("RCPT TO:<{recipient}@example.com>"));
     for line in ["MAIL FROM:<a@example.com>".to_owned()].into_iter().chain(recipients).chain(["DATA".to_owned()]) {
@@ -855,7 +858,7 @@ fn an_lmtp_session_that_ends_at_a_recipient_has_answered_those_before_it() {
         let mut wire = Wire::greeted(sink.smtp);
         assert!(wire.say("LHLO a").starts_with("250"));
         let heard = deliver_to(&mut wire, &["b", "cut", "c"], 3);
-        // RST discards bytes that were not yet read.
+        // A reset discards replies that the client has not yet read.
         assert!(heard == replies || rule.ends_with("reset"), "{rule}: {heard:?}");
         let took = sink.took();
         assert_eq!((took.messages, took.recipients), (1, counted), "{rule}");

@@ -1,5 +1,5 @@
-//! Postfix's smtp-sink beside our personality: the same arguments and the same client, and everything visible is
-//! compared.
+//! Runs Postfix's smtp-sink and our personality of it with the same arguments and the same clients, and compares
+//! everything that can be seen from outside.
 use crate::party::{LIMIT, is_root, low_port, numbers, peer, wait_until};
 use crate::rows::all_hold_by;
 use rustix::process::{Pid, Signal, kill_process};
@@ -70,7 +70,7 @@ impl Running {
     fn rest(&mut self) {
         let stat = format!("/proc/{}/stat", self.id());
         wait_until("a sink to rest", || {
-            // A missing file means that the sink has ended and been waited for.
+            // If the file is missing, the sink has already ended, which counts as sleeping.
             let text = fs::read_to_string(&stat).unwrap_or_else(|_| ") S".to_owned());
             let is_idle = text.rsplit_once(") ")?.1.starts_with('S');
             (is_idle || self.has_ended()).then_some(())
@@ -82,7 +82,7 @@ impl Running {
         String::from_utf8_lossy(&fs::read(self.streams.path().join(stream)).unwrap()).into_owned()
     }
 
-    /// Peak memory in bytes.
+    /// Largest resident memory of the sink so far (`VmHWM`).
     pub(crate) fn peak_bytes(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.id())).unwrap();
         numbers(status.lines().find(|line| line.starts_with("VmHWM:")).unwrap())[0] << 10
@@ -99,7 +99,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // The sink may have ended by itself.
+        // Ignore errors, because the sink may have ended by itself.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -151,7 +151,7 @@ impl Client {
         Ok(Self { stream, heard: Vec::new(), counted: 0 })
     }
 
-    /// Sends to a peer that may have closed.
+    /// Sends to a peer that may have closed the connection. Returns false if sending fails.
     pub(crate) fn send(&mut self, octets: impl AsRef<[u8]>) -> bool {
         self.stream.write_all(octets.as_ref()).is_ok()
     }
@@ -176,9 +176,9 @@ impl Client {
         self.send([line, "\r\n"].concat()) && self.reply()
     }
 
-    /// Reads until the peer closes.
+    /// Ends the output and reads until the peer closes. Returns everything that the client has heard, escaped.
     pub(crate) fn finish(mut self) -> String {
-        // The peer may have closed already.
+        // Ignore the error, because the peer may have closed the connection already.
         let _ = self.stream.end_writing();
         while self.read() {}
         self.heard.escape_ascii().to_string()
@@ -256,7 +256,7 @@ impl Case {
         Self { words, at: at.to_owned(), talks: talks.to_vec(), ends: false }
     }
 
-    /// A command line that ends at once.
+    /// A command line at which the sink must end at once.
     pub(crate) fn refused(words: &[&str]) -> Self {
         let words = words.iter().map(|word| (*word).to_owned()).collect();
         Self { words, at: String::new(), talks: Vec::new(), ends: true }
@@ -291,7 +291,7 @@ fn observe(who: Who, case: &Case, port: u16) -> Seen {
     let heard = case.talks.iter().map_while(|talk| Some(talk.hold(running.client(&at)?))).collect();
     if !case.ends {
         running.rest();
-        // The sink may have ended although it should not have.
+        // Ignore the error here: if the sink has ended although it should not have, its exit status shows that.
         let _ = kill_process(Pid::from_child(&running.child), Signal::TERM);
     }
     let code = running.code();
@@ -313,7 +313,7 @@ fn without_library_talk(err: &str) -> String {
     err.split_inclusive('\n').filter(is_ours).collect()
 }
 
-/// Name and content of every file below a directory, with changing numbers masked.
+/// Adds the name, mode and content of every file below a directory to `files`, and masks numbers that vary.
 fn gather(directory: &Path, name: &str, files: &mut Vec<(String, String)>) {
     for entry in fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
@@ -350,7 +350,7 @@ fn masked(content: &[u8]) -> String {
     result
 }
 
-/// Number of cases at the same time; a case mostly waits.
+/// Number of cases that run at the same time. There can be several, because a case mostly waits.
 const AT_A_TIME: usize = 8;
 
 /// Runs all cases with both programs, and fails with all differences. Prints how many cases were compared. Returns
@@ -371,12 +371,13 @@ pub(crate) fn compare(group: &str, cases: Vec<Case>) -> bool {
     true
 }
 
-/// Writes to the terminal directly: the test harness shows the output of a test only if it fails.
+/// Writes directly to the terminal, because the test harness shows the output of a test only if the test fails.
 pub(crate) fn tell_compared(group: &str, count: usize) {
     let _ = writeln!(io::stderr(), "smtp-sink conformance, {group}: {count} cases identical");
 }
 
-/// Time between successive replies to these pieces.
+/// Returns the seconds before the greeting and before the reply to each of these pieces, and everything that the client
+/// has heard.
 pub(crate) fn reply_times(who: Who, options: &[&str], pieces: &[&str]) -> (Vec<f64>, String) {
     let address = format!("127.0.0.1:{}", low_port());
     let words: Vec<String> = [user(), options, &[&address, "10"]].concat().into_iter().map(str::to_owned).collect();

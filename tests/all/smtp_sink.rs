@@ -1,5 +1,5 @@
-//! smtp-sink's personality against smtp-sink itself, byte for byte. Where it differs on purpose (docs/drop-in.md), the
-//! tests follow the manual.
+//! Compares our personality of smtp-sink with the original, byte for byte. If ours differs on purpose
+//! (docs/drop-in.md), the tests follow the manual.
 use crate::party::{is_root, low_port, peer, undisturbed};
 use crate::smtp_pair::{Case, Running, Talk, Who, compare, reply_times, tell_compared, user};
 
@@ -8,7 +8,7 @@ const COMMANDS: [&str; 15] = [
     "vrfy", "quit",
 ];
 
-/// A message with every irregularity in dots and line ends, and its end.
+/// A message with every irregularity in dots and line ends, followed by its final dot.
 const BODY: &str = "Subject: x\r\n\r\n..dots\r\nbare\nlf \r cr\r\n\n.\n.\r\n\r\n.";
 
 /// Every command once, and the usual mistakes.
@@ -37,7 +37,7 @@ const SCRIPT: [&str; 22] = [
     "QUIT",
 ];
 
-/// The script and one message with two recipients: first command by command, then at once.
+/// Two clients that send the script: the first command by command, the second all at once.
 fn talks() -> Vec<Talk> {
     vec![Talk::lines(&SCRIPT), Talk::pipelined(&SCRIPT)]
 }
@@ -416,7 +416,8 @@ const DELAYED: [Delayed; 9] = [
         seconds: &[1., 2., 0.],
     },
     Delayed { options: &["-W", ".:1", "-W", "quit:1"], pieces: &[".\r\n", "QUIT\r\n"], seconds: &[0., 1., 1.] },
-    // glibc's unseeded rand() yields 84, 39 78, 79, 91, 19 33 76, 27 55.
+    // With odds of 50, the sink waits a second for each random number below 50, until one is 50 or more. For the six
+    // commands, glibc's unseeded rand() yields (84), (39, 78), (79), (91), (19, 33, 76) and (27, 55).
     Delayed {
         options: &["-W", "noop:1:50"],
         pieces: &["NOOP\r\n", "NOOP\r\n", "NOOP\r\n", "NOOP\r\n", "NOOP\r\n", "NOOP\r\n"],
@@ -449,7 +450,7 @@ fn delays() {
         let early = if who == Who::Original { 1.05 } else { 0.05 };
         let is_right = |(time, wanted): (&f64, &f64)| (wanted - early..wanted + 1.0).contains(time);
         let look = || reply_times(who, delayed.options, delayed.pieces);
-        // A late client prolongs one wait and shortens the next.
+        // Repeat the dialogue if the times are wrong, because a late client prolongs one wait and shortens the next.
         let (_, heard) = undisturbed(look, |(times, _)| {
             assert_eq!(times.len(), delayed.seconds.len());
             times.iter().zip(delayed.seconds).all(is_right)

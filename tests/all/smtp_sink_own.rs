@@ -1,5 +1,5 @@
-//! smtp-sink's personality where it differs from the original on purpose (docs/drop-in.md), where byte comparison shows
-//! nothing, and against hostile clients.
+//! Tests of our personality of smtp-sink that need no comparison with the original: intended differences
+//! (docs/drop-in.md), behaviour that a comparison of bytes does not show, and hostile clients.
 use crate::party::{LIMIT, is_root, low_port, mailrun, peer, run, skip, wait_until};
 use crate::smtp_pair::{Client, Running, Talk, Who, user};
 use rustix::net::sockopt::set_socket_linger;
@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 
 const ENVELOPE: &str = "MAIL FROM:<a>\r\nRCPT TO:<b>\r\nDATA\r\n";
 const MESSAGE: &str = "MAIL FROM:<a>\r\nRCPT TO:<b>\r\nDATA\r\nx\r\n.\r\n";
-/// Memory limit of the sink. The program itself takes 20 MB of it.
+/// Limit for the sink's peak memory, of which the program itself takes 20 MB.
 const MEMORY_BYTES: u64 = 60 << 20;
 
-/// Starts a sink. Returns its address too.
+/// Starts a sink. Returns its address as well.
 fn start(who: Who, options: &[&str]) -> (Running, String) {
     let address = format!("127.0.0.1:{}", low_port());
     let words = [user(), options, &[&address, "100"]].concat().into_iter().map(str::to_owned).collect::<Vec<_>>();
@@ -31,7 +31,7 @@ fn ours(options: &[&str]) -> (Running, String) {
     start(Who::Ours, options)
 }
 
-/// Replies to a client that sends everything at once.
+/// Sends everything at once after the greeting. Returns the greeting and all replies, escaped.
 fn hear(address: &str, octets: impl AsRef<[u8]>) -> String {
     let mut client = wait_until("a sink to listen", || Client::connect(address, "".as_ref()).ok());
     client.reply();
@@ -43,7 +43,7 @@ fn both() -> Vec<Who> {
     if peer("smtp-sink").is_some() { vec![Who::Original, Who::Ours] } else { vec![Who::Ours] }
 }
 
-/// AUTH: the original announces it but answers 250, which clients do not accept as a login.
+/// The original announces AUTH but answers it with 250, which clients do not accept as a login.
 #[test]
 fn clients_can_log_in() {
     let (_sink, address) = ours(&[]);
@@ -72,7 +72,7 @@ fn clients_can_log_in() {
     assert_eq!(ended.code, Some(0), "{ended:?}");
 }
 
-/// Part of a command: the original withholds earlier replies until the rest has come.
+/// If only part of a command has arrived, the original withholds the replies to earlier commands until it has the rest.
 #[test]
 fn replies_do_not_wait_for_the_rest_of_a_command() {
     let (_sink, address) = ours(&[]);
@@ -84,7 +84,7 @@ fn replies_do_not_wait_for_the_rest_of_a_command() {
     assert!(client.reply() && client.finish().ends_with("354 End data with <CR><LF>.<CR><LF>\\r\\n250 2.0.0 Ok\\r\\n"));
 }
 
-/// -M: the original exits before it answers the last message.
+/// With -M, the original exits before it answers the last message.
 #[test]
 fn after_the_last_message_every_client_has_its_answer() {
     let (mut sink, address) = ours(&["-c", "-M", "3"]);
@@ -107,7 +107,7 @@ fn after_the_last_message_every_client_has_its_answer() {
     }
 }
 
-/// -n: the original counts QUITs only where it also shows them (-c).
+/// With -n, the original counts QUITs only if it also shows them (-c). Ours must always count them.
 #[test]
 fn sessions_are_counted_without_being_shown() {
     let (mut sink, address) = ours(&["-n", "2"]);
@@ -118,7 +118,7 @@ fn sessions_are_counted_without_being_shown() {
     assert_eq!((sink.code(), sink.said("out").as_str()), (Some(0), ""));
 }
 
-/// -w, -W, -H, -A: during a delay, the original goes on with input that it has already read.
+/// During a delay by -w, -W, -H or -A, the original goes on with input that it has already read. Ours must wait.
 #[test]
 fn nothing_is_taken_during_a_delay() {
     let ok = "250 2.1.0 Ok|250 2.1.5 Ok|354 End data with <CR><LF>.<CR><LF>|";
@@ -143,11 +143,11 @@ fn nothing_is_taken_during_a_delay() {
         scope.spawn(|| at_least(&["-w", "1", "-H", "1"], &all, &taken, 2));
         scope.spawn(|| at_least(&["-A", "1"], &all, &aborted, 1));
         scope.spawn(|| at_least(&["-w", "1", "-A", "1"], &all, &aborted, 2));
-        // A delay does not count towards the idle timeout.
+        // A delay must not count towards the idle timeout.
         scope.spawn(|| {
             at_least(&["-t", "1", "-W", "noop:2"], "NOOP\r\nNOOP\r\n", "250 2.0.0 Ok|250 2.0.0 Ok|", 4);
         });
-        // If errors were delayed, the test would not end.
+        // If the delay of an hour applied to errors, the test would not end in time.
         scope.spawn(|| {
             let refused = "500 5.3.0 Error: command failed|250 2.0.0 Ok|";
             at_least(&["-W", "connect:3600", "-f", "connect"], "NOOP\r\n", refused, 0);
@@ -217,7 +217,7 @@ fn privileges_are_left_behind() {
     fs::set_permissions(root.path(), Permissions::from_mode(0o755)).unwrap();
     for who in both() {
         let (sink, address) = start(who, &["-R", root.path().to_str().unwrap()]);
-        // The sink listens before it drops its privileges, and replies afterwards.
+        // Wait for a reply, because the sink listens before it drops its privileges, but replies only after that.
         hear(&address, "QUIT\r\n");
         let status = fs::read_to_string(format!("/proc/{}/status", sink.id())).unwrap();
         let ids = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned();
@@ -321,7 +321,7 @@ fn idle_slow_and_vanishing_clients_are_counted_right() {
     let sessions =
         |text: String| text.rsplit("sess=").next().and_then(|rest| crate::party::numbers(rest).first().copied());
     wait_until("those that left to be counted", || (sessions(sink.said("out")) == Some(8)).then_some(()));
-    // The last client may or may not have been read before it disconnected.
+    // The sink may or may not have read the message of the last client before this client disconnected.
     let with_last = crate::party::numbers(sink.said("out").rsplit("mesg=").next().unwrap())[0];
     assert!((1..=2).contains(&with_last), "{with_last}");
     assert!(sink.peak_bytes() < MEMORY_BYTES, "{}", sink.peak_bytes());
@@ -333,7 +333,7 @@ fn idle_slow_and_vanishing_clients_are_counted_right() {
 
 #[test]
 fn talks_are_held_to_their_end() {
-    // Check the comparison itself: it must notice a client that hears too little.
+    // Check the comparison itself, which must notice if a client gets no reply to its last command.
     let (_sink, address) = ours(&["-q", "noop"]);
     let mut client = Client::connect(&address, "".as_ref()).unwrap();
     assert!(client.reply() && client.say("RSET") && !client.say("NOOP"));

@@ -13,21 +13,23 @@ use std::thread;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// Number of runs at the same time. Most of them wait while the original sleeps for a second after a fatal error.
+/// Number of cases that run at the same time. Most of them wait while the original sleeps for a second after a fatal
+/// error.
 const TOGETHER: usize = 12;
 
 /// Lines that the original's library prints with `-v`.
 const LIBRARY: [&str; 6] =
     ["name_mask: ", "smtp_stream_setup: ", "vstream_tweak_tcp: ", "fd=", "smtp_get: ", "smtp_flush: "];
 
-/// Rule for comparing sessions if several sessions share the messages in an order that varies.
+/// How to compare the sessions of two runs, although their order and their shares of the messages may vary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Order {
-    /// A single session: everything, in order.
+    /// Compares everything in order, because there is only one session.
     Exact,
-    /// All connections carry the same, except for the number of remaining messages in the Message-Id.
+    /// Compares the connections in any order, and ignores the number of remaining messages in the Message-Id. All
+    /// connections carry the same otherwise.
     Connections,
-    /// Compares the lines of all connections together, because it varies which connection carries which.
+    /// Compares the lines of all connections together, because each run may send a line on another connection.
     Lines,
 }
 
@@ -66,7 +68,7 @@ impl Case {
         Self { listen: Some(listen), ..self.to(to) }
     }
 
-    /// Nobody listens at the target.
+    /// Sets a target at which nobody listens.
     fn nobody(self, to: &str) -> Self {
         Self { listen: None, ..self.to(to) }
     }
@@ -97,7 +99,7 @@ impl Case {
     }
 }
 
-/// One of the two programs, and the options that precede the original's.
+/// One of the two programs. `own` has options that only our program knows, which come before the options of the case.
 struct Program {
     path: String,
     own: Vec<&'static str>,
@@ -616,14 +618,14 @@ fn own(place: &Path, case: &Case) -> (Seen, Vec<Heard>) {
     (Seen::of(ended, &heard, &program.path, case.order), heard)
 }
 
-/// Status and standard error of our program.
+/// Runs our program against a server with this script. Returns the exit status and the lines of standard error.
 fn told(line: &str, script: Script) -> (Option<i32>, Vec<String>) {
     let place = tempfile::tempdir().unwrap();
     let (seen, _) = own(place.path(), &case(line).heard(script));
     (seen.code, seen.err)
 }
 
-/// Asserts that the original still runs although it has nothing to wait for.
+/// Asserts that the original hangs: after two seconds it still runs, although it has nothing to wait for.
 fn original_hangs(line: &str, script: Script) {
     let Some(path) = peer("smtp-source") else { return };
     let place = tempfile::tempdir().unwrap();
@@ -648,7 +650,7 @@ fn fatal(text: &str) -> (Option<i32>, Vec<String>) {
 
 const DONE: (Option<i32>, Vec<String>) = (Some(0), Vec::new());
 
-/// Reference §1.4 on the wire; `recipient.rs` tests the rest of the table.
+/// Checks on the wire how the dialects number recipients. `recipient.rs` tests the rest of that table.
 #[test]
 fn the_default_dialect_is_that_of_postfix_3_9() {
     let place = tempfile::tempdir().unwrap();
@@ -668,7 +670,7 @@ fn the_default_dialect_is_that_of_postfix_3_9() {
     }
 }
 
-/// docs/drop-in.md: "a server that does not reply to QUIT: closes, resets, or sends nothing".
+/// Difference listed in docs/drop-in.md: "a server that does not reply to QUIT: closes, resets, or sends nothing".
 #[test]
 fn differs_where_quit_is_not_answered() {
     let lost = fatal("lost connection while sending message");
@@ -682,7 +684,7 @@ fn differs_where_quit_is_not_answered() {
     assert_eq!(told("--timeout 1 -m 2", Script::default().silent("QUIT", 0)), DONE);
 }
 
-/// docs/drop-in.md: "LMTP, `-A`, a rejected recipient".
+/// Difference listed in docs/drop-in.md: "LMTP, `-A`, a rejected recipient".
 #[test]
 fn differs_where_an_lmtp_recipient_is_refused() {
     let script = Script::default().say("RCPT", 2, "550 no");
@@ -691,7 +693,7 @@ fn differs_where_an_lmtp_recipient_is_refused() {
     assert_eq!(told("-L -A -r 3 -m 2 -d", script), warned);
 }
 
-/// docs/drop-in.md: "a server that says nothing".
+/// Difference listed in docs/drop-in.md: "a server that says nothing".
 #[test]
 fn differs_where_a_server_says_nothing() {
     let deeds = [
@@ -704,7 +706,7 @@ fn differs_where_a_server_says_nothing() {
     ];
     let begun = Script::default().say_raw("MAIL", 1, b"250-and\r\n250");
     let unread = Script::default().stall("DATA", 1, Duration::from_secs(10));
-    // Long enough that a busy machine answers everything else in time.
+    // The timeouts are long enough that a busy machine answers everything else in time.
     let mut cases =
         vec![("--timeout 4", begun, "sending sender"), ("--timeout 4 -l 30000000", unread, "sending message")];
     for (stage, deed) in deeds {
@@ -720,18 +722,18 @@ fn differs_where_a_server_says_nothing() {
     });
 }
 
-/// docs/drop-in.md: "two replies at once".
+/// Difference listed in docs/drop-in.md: "two replies at once".
 #[test]
 fn differs_where_two_replies_come_at_once() {
     let script = Script::default().say_raw("banner", 1, b"220 a\r\n250 b\r\n").silent("HELO", 1);
     original_hangs("", script.clone());
     assert_eq!(told("", script), DONE);
-    // The second reply comes before the session pauses, and is taken for the reply to the command after the pause.
+    // The second reply comes before the session pauses, and counts as the reply to the command after the pause.
     let early = Script::default().say_raw(".", 1, b"250 a\r\n250 b\r\n").silent("MAIL", 2);
     assert_eq!(told("--timeout 5 -d -w 1 -m 2", early), DONE);
 }
 
-/// docs/drop-in.md: "a reply above 64 KB".
+/// Difference listed in docs/drop-in.md: "a reply above 64 KB".
 #[test]
 fn differs_where_a_reply_never_ends() {
     for endless in [b"250-and on and on\r\n".repeat(100), b"x".repeat(5000), vec![0; 5000], b"\n250-".repeat(900)] {
@@ -742,8 +744,8 @@ fn differs_where_a_reply_never_ends() {
     }
 }
 
-/// docs/drop-in.md: "a message longer than the buffer to a server that reads slowly". While one server reads nothing,
-/// the other session still sends its message, which `-c` shows.
+/// Difference listed in docs/drop-in.md: "a message longer than the buffer to a server that reads slowly". While the
+/// server reads nothing in one session, the other session must still send its message, which `-c` shows.
 #[test]
 fn differs_where_one_server_reads_slowly() {
     let place = tempfile::tempdir().unwrap();
@@ -758,15 +760,15 @@ fn differs_where_one_server_reads_slowly() {
     assert!(recorder.finish().iter().all(|heard| heard.octets.len() > 30_000_000));
 }
 
-/// docs/drop-in.md: "`-w`, `-R` after the last message".
+/// Difference listed in docs/drop-in.md: "`-w`, `-R` after the last message".
 #[test]
 fn differs_in_not_waiting_after_the_last_message() {
-    // More than a test waits for a process.
+    // Both pauses are longer than a test waits for a process, so the test would fail if the source paused at the end.
     assert_eq!(told("-w 600 -m 1", Script::default()), DONE);
     assert_eq!(told("-R 60000 -d -s 2 -m 2", Script::default()), DONE);
 }
 
-/// docs/drop-in.md: "`-d` with `-w` or `-R`, when another session took the last message".
+/// Difference listed in docs/drop-in.md: "`-d` with `-w` or `-R`, when another session took the last message".
 #[test]
 fn differs_in_saying_quit_when_no_message_is_left() {
     let place = tempfile::tempdir().unwrap();
@@ -775,7 +777,7 @@ fn differs_in_saying_quit_when_no_message_is_left() {
     assert!(heard.iter().all(|heard| heard.octets.ends_with(b"QUIT\r\n") && heard.end == "reset"), "{heard:?}");
 }
 
-/// docs/drop-in.md: "a port above 65535", "a public address".
+/// Differences listed in docs/drop-in.md: "a port above 65535" and "a public address".
 #[test]
 fn differs_in_where_it_will_not_go() {
     let place = tempfile::tempdir().unwrap();
@@ -792,7 +794,7 @@ fn differs_in_where_it_will_not_go() {
     );
 }
 
-/// docs/drop-in.md: "a unix-domain server whose queue is full".
+/// Difference listed in docs/drop-in.md: "a unix-domain server whose queue is full".
 #[test]
 fn differs_where_a_unix_domain_queue_is_full() {
     let place = tempfile::tempdir().unwrap();

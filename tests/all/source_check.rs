@@ -134,7 +134,7 @@ fn every_recipient_receives_every_message_once_and_unchanged() {
                 let rest = ["-m", &count, "-f", "from@example.com", "-t", "to@example.com", &sink.address];
                 let ended = run(&program, &[own.as_slice(), &load, &rest].concat());
                 assert_eq!(ended.code, Some(0), "{program}: {ended:?}");
-                // A sink may save a message after its reply.
+                // Wait, because a sink may save a message after it has sent its reply.
                 let saved = wait_until("the messages to be saved", || {
                     let saved = sink.saved();
                     (saved.len() >= MESSAGES).then_some(saved)

@@ -17,11 +17,12 @@ struct Stopped {
 }
 
 const BUSY: &str = "rcpt to @busy.example: soft reject \"450 4.2.0 Come again\"";
-/// Rules concern mail from `<>` only if they say so.
+/// Rule that defers notices as well, because a rule concerns mail from `<>` only if it says so.
 const BUSY_FOR_NOTICES: &str = "rcpt from <>: soft reject \"450 4.2.0 Come again\"";
 
 impl Stopped {
-    /// Three messages, numbered in their subjects. The first was delivered to one of its two recipients.
+    /// Makes the spool of a stopped relay with three messages, numbered in their subjects. The first was delivered to
+    /// one of its two recipients.
     fn new() -> Self {
         let next_hop = format!("127.0.0.1:{}", low_port());
         let sink = Sink::start_at(&next_hop, &["--fault", BUSY, "--fault", BUSY_FOR_NOTICES]);
@@ -48,7 +49,7 @@ impl Stopped {
         mailrun(&[&["spool", words[0], &directory], &words[1..]].concat())
     }
 
-    /// The JSON of a command that must end with this status.
+    /// Runs a command that must end with this status and change no file, and returns its JSON.
     fn asked(&self, words: &[&str], code: i32) -> Value {
         let ended = self.spool(&[words, &["--json"]].concat());
         assert_eq!(ended.code, Some(code), "{words:?}: {ended:?}");
@@ -136,7 +137,7 @@ fn a_damaged_message_is_named_and_the_others_are_salvaged() {
 fn what_stands_behind_a_damaged_header_is_found() {
     let mut stopped = Stopped::new();
     let (segment, _) = stopped.place_of("the text of number 1");
-    // The header is written to two places in turn.
+    // Damage both places to which the spool writes the header in turn.
     for at in [0, 4096] {
         stopped.flip(&(segment.clone(), at + 20));
     }
@@ -210,7 +211,7 @@ fn a_relay_delivers_a_salvaged_spool_to_whoever_does_not_have_it_yet() {
     let checked = mailrun(&["spool", "check", &out, "--json"]);
     let report: Value = serde_json::from_str(&checked.out).unwrap();
     assert_eq!(report["recipients"], serde_json::json!({"to_deliver": 3, "to_tell": 0, "done": 1}), "{report}");
-    // The exported message keeps its time of arrival and the time until which it was deferred.
+    // Salvaged messages must keep their times of arrival and the times until which they are deferred. Compare exports.
     let [before, after] = [stopped.den.path("before"), stopped.den.path("after")];
     stopped.asked(&["export", "--out", &before], 0);
     assert_eq!(mailrun(&["spool", "export", &out, "--out", &after]).code, Some(0));
@@ -229,7 +230,7 @@ fn a_relay_delivers_a_salvaged_spool_to_whoever_does_not_have_it_yet() {
     let config = fs::read_to_string(stopped.den.path("relay.toml")).unwrap();
     stopped.den.files.keep("relay.toml", &config.replace("\"spool\"", &format!("{out:?}")));
     let relay = stopped.den.open();
-    // The relay may have delivered all of it by now.
+    // Do not check the result, because the relay may have delivered all mail by now.
     mailrun(&["queue", "--spool", &out, "retry", "all"]);
     await_recipients(&sink, 3);
     relay.stop();
@@ -352,7 +353,7 @@ fn a_newest_segment_that_was_deleted_is_missed() {
     assert_eq!(damage["segment"], segment.file_name().unwrap().to_str().unwrap(), "{report}");
     assert_eq!(damage["what"], "this segment, the newest, is missing", "{report}");
     assert_eq!(damage["messages"].as_array().unwrap().len(), 3, "{report}");
-    // The relay reports the damage once, and accepts mail as before.
+    // The relay must report the damage only at its first start, and accept mail each time.
     for is_first in [true, false] {
         let relay = stopped.den.open();
         send(&relay, "<a@b.example>", &["<four@busy.example>"], 4);

@@ -84,7 +84,7 @@ impl StandIn {
                 let fault = Arc::clone(&fault);
                 let counts = Arc::clone(&shared);
                 let choose = move |at, before, is_ahead| fault(Moment { at, connection, before, is_ahead });
-                // A client that disconnects early is part of the test.
+                // Ignore the result, because a client that disconnects early is part of some tests.
                 thread::spawn(move || Talk::new(stream, delivery, choose).and_then(|talk| talk.serve(&counts)));
             }
         });
@@ -122,7 +122,7 @@ struct Talk<F> {
     recipients: u32,
 }
 
-/// Reply class when no reply was given.
+/// Stands for the first digit of a reply if no reply was sent.
 const NOTHING: u8 = b' ';
 
 impl<F: Fn(At, u64, bool) -> Option<Act>> Talk<F> {
@@ -155,7 +155,8 @@ impl<F: Fn(At, u64, bool) -> Option<Act>> Talk<F> {
         Ok(())
     }
 
-    /// The point that a line leads to and an honest server's reply, or `None` at the end.
+    /// Returns the point of the dialogue to which a line leads, and an honest server's reply to the line. Returns
+    /// `None` at the end of the connection.
     fn usual(&self, line: &str) -> Option<(At, &'static str)> {
         Some(match (line.get(..4)?, self.has_sender, self.recipients > 0) {
             ("EHLO" | "LHLO", ..) => (At::Hello, "250-stand-in\r\n250-PIPELINING\r\n250 8BITMIME"),
@@ -188,7 +189,7 @@ impl<F: Fn(At, u64, bool) -> Option<Act>> Talk<F> {
         if class == Some(NOTHING) { self.answer(At::Message, usual) } else { Ok(class) }
     }
 
-    /// The next line, empty at the end.
+    /// Reads the next line. It is empty at the end of the connection.
     fn line(&mut self) -> io::Result<String> {
         let mut line = Vec::new();
         self.reader.read_until(b'\n', &mut line)?;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 pub(crate) struct Endpoint {
     process: Process,
-    /// URL of the endpoint's own listener. Empty if its queues are on a broker.
+    /// URL of the endpoint's own listener. It has no address if the endpoint's queues are on a broker.
     pub(crate) url: String,
 }
 

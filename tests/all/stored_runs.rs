@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-/// Python's modules and promtool, where scripts/install-test-peers.sh puts them.
+/// Directory in which scripts/install-test-peers.sh installs modules of Python.
 const PYTHON_MODULES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/peers/python");
 
 fn small_run() -> BenchRun {
@@ -24,7 +24,7 @@ fn rendered(run: &BenchRun, format: &str) -> String {
     ended.out
 }
 
-/// The output of a Python program about a file, or `None` if the module is not installed.
+/// Runs a Python program on a file. Returns its output, or `None` if the module is not installed.
 fn python(module: &str, program: &str, file: &Path) -> Option<String> {
     let python = peer("python3")?;
     let path = format!("PYTHONPATH={PYTHON_MODULES}");
@@ -59,7 +59,7 @@ fn a_run_writes_the_formats_that_mailrun_report_renders() {
     let formats =
         ["junit", "csv", "csv:stages", "prometheus", "openmetrics", "hlog", "github", "json", "share", "html"];
     let names: Vec<String> = formats.iter().map(|format| format.replace(':', "-")).collect();
-    // The directory does not exist yet.
+    // The directory of these files does not exist, so the run must create it.
     let targets: Vec<String> =
         formats.iter().zip(&names).map(|(format, name)| format!("{format}={}", file(name).display())).collect();
     let mut words = vec!["--messages", "200", "--sessions", "5"];
@@ -87,7 +87,7 @@ fn every_format_and_column_is_described() {
     for (row, table) in rows.iter().skip(1).zip(CsvTable::ALL) {
         let (own, _) = row[2].split_once(", then").unwrap_or((&row[2], ""));
         let mut columns = table.columns().split_off(2);
-        // The manual describes the columns of the phases in words.
+        // Leave out the columns of the phases, because the manual describes them in words.
         let phases = if table == CsvTable::Slowest { Phase::ALL.len() } else { 0 };
         columns.truncate(columns.len() - phases);
         assert_eq!((row[0].as_str(), own), (table.name(), columns.join(", ").as_str()));
@@ -186,7 +186,7 @@ fn in_actions_a_run_writes_the_summary_and_annotates_failures() {
     let outside = bench("GITHUB_ACTIONS=");
     assert!(!summary.exists() && !outside.out.contains("::error"), "{outside:?}");
     let inside = bench("GITHUB_ACTIONS=true");
-    // A busy machine may be the bottleneck itself.
+    // The run fails, or is invalid if this machine was busy and so the bottleneck itself.
     let is_failure = inside.code == Some(1);
     let level = if is_failure { "error" } else { "warning" };
     let word = if is_failure { "FAIL" } else { "INVALID" };
@@ -196,7 +196,7 @@ fn in_actions_a_run_writes_the_summary_and_annotates_failures() {
     let text = fs::read_to_string(&summary).unwrap();
     let heading = format!("## mailrun bench: {word}");
     assert_eq!(text.matches(&heading).count(), 1, "once, and not by each process: {text}");
-    // Requested explicitly, outside of GitHub Actions.
+    // Outside of GitHub Actions, the summary must be written if the user asks for this format.
     let asked = run("env", &[&variable, MAILRUN, "report", out.to_str().unwrap(), "--format", "github"]);
     assert_eq!(asked.out.lines().filter(|line| !line.starts_with("::")).count(), 0, "{asked:?}");
     assert_eq!(fs::read_to_string(&summary).unwrap().matches(&heading).count(), 2);
@@ -259,7 +259,7 @@ fn a_source_and_a_sink_have_live_metrics() {
         assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""), "{}", ended.out);
     }
     let ended = source.finish();
-    // A busy machine may be the bottleneck itself.
+    // Status 3 is allowed, because a busy machine may be the bottleneck itself.
     assert!([Some(0), Some(3)].contains(&ended.code), "{ended:?}");
     let text = ask(sink.url()).unwrap();
     for counted in ["mailrun_sink_messages_total ", "mailrun_sink_stage_seconds_count{stage=\"delivered\"} "] {
@@ -330,7 +330,7 @@ for name in sorted(os.listdir(sys.argv[1])):
 print('read')
 ";
 
-/// Writes the files of a record whose texts are megabytes long and contain markup and terminal escapes.
+/// Exports a record whose texts are megabytes long and contain markup and terminal escapes to a file in each format.
 fn hostile_files(place: &Path) {
     let stored = place.join("run.json");
     fs::write(&stored, mailrun_report::sample_runs::hostile().to_json().unwrap()).unwrap();
@@ -346,7 +346,8 @@ fn hostile_files(place: &Path) {
         if format == "json" {
             continue;
         }
-        // The longest table has 50 messages with 10 recipients each, and one reply is 10 MB long.
+        // The limit leaves room for the longest table, with 50 messages of 10 recipients each. A reply of 10 MB must be
+        // shortened.
         assert!(text.len() < 1_000_000, "{format}: {} bytes", text.len());
         let hidden =
             text.chars().find(|letter| !"\r\n".contains(*letter) && mailrun_text::printable::is_hidden(*letter));

@@ -17,11 +17,12 @@ fn rows(ended: &Ended) -> Vec<Vec<String>> {
 fn present() -> (Vec<&'static str>, Vec<&'static str>) {
     let is_there = |name: &&str| name.starts_with("mailrun") || peer(name).is_some();
     let there = |names: [&'static str; 2]| names.into_iter().filter(is_there);
-    // Only the scenario may find go-smtp-source. Its rows identify themselves.
+    // Leave out go-smtp-source, because the scenario may find it where this test does not. `expect_rows` recognizes its
+    // rows by their first cell.
     (there(["smtp-source", "mailrun"]).collect(), there(["smtp-sink", "mailrun"]).collect())
 }
 
-/// Expects `each` rows for every installed pair.
+/// Asserts that there are `each` rows for every pair of an installed source and an installed sink.
 fn expect_rows(rows: &[Vec<String>], more: &[&'static str], each: usize) {
     let (mut tools, sinks) = present();
     tools.extend(more);
@@ -44,9 +45,9 @@ fn the_table_has_a_row_for_each_combination() {
     let rows = rows(&ended);
     expect_rows(&rows, &["mailrun-busy-poll"], 4);
     for row in &rows {
-        // Storage is left out where a report is too narrow.
+        // A narrow report leaves out the column for storage.
         assert!([14, 15].contains(&row.len()), "{row:?}");
-        // A ratio is followed by its range, "1.20 (1.10–1.30)".
+        // Drop the range that follows a ratio, as in "1.20 (1.10–1.30)".
         let first = |at: usize| row[at].split(' ').next().unwrap_or_default().replace(',', "");
         let number = |at: usize| first(at).parse::<f64>().unwrap_or_else(|_| panic!("{row:?}"));
         let [elapsed_s, cpu_percent, rate_per_s, sink_s] = [6, 7, 9, 12].map(number);
@@ -69,7 +70,7 @@ fn a_peer_that_hangs_or_fails_is_named_and_the_run_goes_on() {
     let script = "#!/bin/sh\nmkdir \"$0.hung\" && while :; do sleep 0.05; done\necho 'fatal: no' >&2; exit 3\n";
     fs::write(&path, script).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-    // Long enough for programs that do not hang, even on a busy machine.
+    // 6 s are long enough for programs that do not hang, even on a busy machine.
     let words = ["--messages", "20", "--sessions", "1", "--rounds", "1", "--max-time", "6s"];
     let ended = with_path(place.path(), &words);
     assert_eq!(ended.code, Some(1), "{ended:?}");

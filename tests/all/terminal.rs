@@ -41,7 +41,7 @@ impl OnTerminal {
         command.env("TERM", "xterm").env("LC_ALL", "C.UTF-8").envs(variables.iter().copied());
         command.stdout(user.try_clone().unwrap()).stderr(user);
         let child = command.spawn().unwrap();
-        // The command keeps the terminal's other end open. Without it, the reader sees the end of input when the
+        // Drop the command, which keeps the terminal's other end open. The reader then sees the end of input when the
         // program ends.
         drop(command);
         let said = Arc::new(Mutex::new(Vec::new()));
@@ -71,7 +71,7 @@ impl OnTerminal {
 
 impl Drop for OnTerminal {
     fn drop(&mut self) {
-        // The program may have ended by itself.
+        // Ignore errors, because the program may have ended by itself.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -79,7 +79,7 @@ impl Drop for OnTerminal {
 
 fn read(mut controller: File, heard: &Mutex<Vec<u8>>) {
     let mut block = [0; 4096];
-    // EIO means that the other end is closed.
+    // Stop at any error, because EIO means that the other end is closed.
     while let Ok(length @ 1..) = controller.read(&mut block) {
         heard.lock().unwrap().extend_from_slice(&block[..length]);
     }
@@ -89,7 +89,7 @@ fn read(mut controller: File, heard: &Mutex<Vec<u8>>) {
 #[derive(Debug, Default)]
 pub(crate) struct Screen {
     pub(crate) lines: Vec<String>,
-    /// Every state in which the cursor left a line.
+    /// Contents of the line that was being drawn before each CR, LF and escape sequence.
     pub(crate) frames: Vec<String>,
     /// Frames that did not fit on a line.
     pub(crate) wrapped: Vec<String>,
@@ -148,7 +148,7 @@ impl Screen {
     }
 }
 
-/// The final letter of a control sequence, and its first number.
+/// Reads a control sequence. Returns its final letter, and its first number or 0.
 fn sequence(letters: &mut std::str::Chars<'_>) -> (char, usize) {
     let mut digits = String::new();
     for letter in letters.skip(1) {

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 use tempfile::TempDir;
 
-/// The suffixes that name a figure of a stage or phase.
+/// Conditions for a stage or phase, one for each figure that a threshold can name.
 const FIGURES: [&str; 7] =
     ["p50 < 10m", "p99.99 < 10m", "min < 10m", "mean < 10m", "max < 10m", "count >= 1", "within(10m) >= 1%"];
 
@@ -16,7 +16,8 @@ fn options(thresholds: &[String]) -> Vec<&str> {
     thresholds.iter().flat_map(|threshold| ["--threshold", threshold.as_str()]).collect()
 }
 
-/// A threshold for each name and figure, and for the rate of each stage.
+/// Returns a threshold for each figure of each stage and phase, for the rate of each stage, and for the fates of
+/// messages.
 fn all_of(stages: &[&str], phases: &[&str]) -> Vec<String> {
     let names = stages.iter().chain(phases);
     let mut all: Vec<String> =
@@ -146,7 +147,7 @@ fn scenarios_with_runs_of_their_own_take_thresholds() {
     expect_end(&ended, 1, "FAIL Threshold missed: delivered.p99 < 1us; it was ");
 }
 
-/// The scenario must end with this status and line, or be INVALID because this machine was the bottleneck.
+/// Asserts that the scenario ended with this status and line, or is INVALID because this machine was the bottleneck.
 fn expect_end(ended: &Ended, code: i32, line: &str) {
     let last = ended.out.lines().last().unwrap_or_default();
     let is_invalid = last.starts_with("INVALID ") && ended.code == Some(3);
@@ -175,8 +176,8 @@ fn a_threshold_counts_whatever_was_ordered_of_the_benchs_own_endpoint() {
     assert_eq!((ended.code, record.unwrap().verdict.outcome), (Some(1), Some(Outcome::Fail)), "{ended:?}");
 }
 
-/// From the stand-in's own record: seconds in which the newest delivered message was older than the limit, and the
-/// share of messages that were received within the limit.
+/// Computes two figures from the stand-in's log: the number of seconds in which the newest delivered message was older
+/// than the limit, and the percentage of messages that were received within the limit.
 fn truth_of(log: &Path, limit_s: f64) -> (f64, f64) {
     let text = fs::read_to_string(log).unwrap();
     let lines: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -186,7 +187,7 @@ fn truth_of(log: &Path, limit_s: f64) -> (f64, f64) {
         messages.iter().filter_map(|line| Some((second(line, "inboxed")?, second(line, "consumed")?))).collect();
     arrivals.sort_by(|one, other| one.0.total_cmp(&other.0));
     let last_due = messages.iter().filter_map(|line| second(line, "consumed")).fold(0.0, f64::max);
-    // Before the first arrival, the age counts from the start.
+    // Before the first arrival, count the age from the time at which the stand-in took the first message.
     let mut newest = messages.iter().filter_map(|line| second(line, "consumed")).fold(f64::INFINITY, f64::min);
     let mut checked_s = newest;
     let mut stale_s = 0.0;
@@ -218,7 +219,7 @@ fn deadlines_over_mades_are_what_the_stand_in_wrote_down() {
     assert!(stale_s > 2.0, "the outage is in the log: {stale_s}");
     let [received, fresh, windows, never] = &record.thresholds[..] else { panic!("{:?}", record.thresholds) };
     assert!(!received.passed && (received.value.unwrap() - within).abs() < 15.0, "{within} {received:?}");
-    // Tolerance: a tick of 0.25 s at the beginning, a second at the end, and a busy host.
+    // The tolerance covers a tick of 0.25 s at the beginning, a second at the end, and the delays of a busy host.
     let seen_s: f64 = fresh.windows.iter().map(|window| window.stale_s).sum();
     assert!(!fresh.passed && (stale_s - 1.5..stale_s + 4.0).contains(&seen_s), "{stale_s} {fresh:?}");
     let of_windows: f64 = windows.windows.iter().map(|window| window.stale_s).sum();

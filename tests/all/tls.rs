@@ -33,7 +33,7 @@ struct Ear {
 
 impl Ear {
     fn tell(&self, heard: Heard) {
-        // The test may have stopped listening.
+        // Ignore the error, because the test may have stopped listening.
         let _ = self.tell.send(heard);
     }
 }
@@ -130,7 +130,7 @@ async fn converse(
     (courier, ended)
 }
 
-/// Opens connections one after another on one worker.
+/// Opens connections one after another on one worker, and sends two messages over each of them.
 fn deliver(address: SocketAddr, security: &ClientSecurity, body: &[u8], connections: u32) -> Vec<(Courier, String)> {
     let security = security.clone();
     let body = Arc::<[u8]>::from(body);
@@ -231,7 +231,7 @@ fn what_comes_in_the_clear_behind_starttls_is_dropped() {
     assert!(wire.say("EHLO client.example").contains("STARTTLS"));
     wire.send("STARTTLS\r\nMAIL FROM:<evil@example.com>\r\nRCPT TO:<b@example.com>\r\n");
     assert!(wire.reply().unwrap().starts_with("220 "));
-    // The injected commands must get no reply: the next bytes belong to a handshake or an alert.
+    // The injected commands must get no reply, so the server's next bytes must belong to a handshake or an alert.
     wire.send([0x16, 3, 1, 0, 5, 1, 0, 0, 1, 0]);
     let rest = wire.replies();
     assert!(rest.iter().all(|reply| !reply.starts_with('2')), "{rest:?}");
@@ -243,7 +243,7 @@ fn garbage_in_a_handshake_ends_the_session_and_nothing_else() {
     for garbage in [b"EHLO client.example\r\n".to_vec(), vec![0; 70_000], vec![0x16; 300], vec![0xff; 100_000]] {
         let host = host(ServerSecurity::Implicit, SessionResumption::On);
         let mut wire = Wire::connect(host.server.address());
-        // The server may close the connection meanwhile.
+        // Ignore the error, because the server may close the connection before it has read everything.
         let _ = wire.try_send(&garbage);
         wire.replies();
         assert!(matches!(host.heard.recv_timeout(PATIENCE), Ok(Heard::NoHandshake(_))));

@@ -9,7 +9,7 @@ use mailrun_measurement::{ClockId, RunId, Trace};
 use std::fs;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The ledger of our sink for a run of a source.
+/// Runs a source against our sink, and returns the sink's ledger.
 fn ledger_of(words: &[&str]) -> LedgerRow {
     let sink = Sink::start(&[]);
     let ended = mailrun(&[words, &[&sink.address()]].concat());
@@ -45,7 +45,7 @@ fn every_message_of_smtp_source_is_recognised() {
         ("", 1),
         ("-m 200 -s 10", 200),
         ("-m 200 -s 10 -d -N -l 5000", 200),
-        // More messages than a trace can number, so the numbers wrap around.
+        // This run has more messages than a trace can number, so the numbers wrap around.
         ("-m 700 -s 5 -d -r 3", 2100),
         ("-m 3 -r 1000 -d", 3000),
         ("-m 20 -d -l 100000 -S hello", 20),
@@ -55,7 +55,7 @@ fn every_message_of_smtp_source_is_recognised() {
     ];
     for (line, units) in rows {
         let options: Vec<&str> = line.split_whitespace().collect();
-        // Our own options come first.
+        // Our own options, such as --dialect, must come before those of the original.
         let own = if options.first() == Some(&"--dialect") { 2 } else { 0 };
         let words = [&["smtp-source", "--trace"], &options[..own], &["-f", "a@b"], &options[own..]].concat();
         if options.contains(&"-c") {
@@ -97,7 +97,7 @@ fn each_run_has_its_own_trace() {
     for source in ["smtp-source", "go-smtp-source", "smtp-source"] {
         assert_eq!(mailrun(&[source, "--trace", "-m", "5", &sink.address()]).code, Some(0));
     }
-    // The counts lag slightly behind the mail.
+    // Wait, because the sink counts a message slightly after it has accepted it.
     let runs = wait_until("three runs of five messages", || {
         let counts = sink.ask("/ledger");
         let runs: Vec<[u64; 2]> = counts
@@ -155,7 +155,7 @@ fn smtp_sink_recognises_what_the_sources_send() {
         &["source", "--messages", "100", "--sessions", "3", "--message-size", "4000"],
     ] {
         let ended = mailrun(&[words, &[&address]].concat());
-        // `mailrun source` finds no ledger for comparison, which is not an error.
+        // `mailrun source` finds no ledger with which to compare its own, but this is not an error.
         assert_eq!(ended.code, Some(0), "{words:?}: {ended:?}");
     }
     assert_eq!(sink.code(), Some(0));
@@ -190,7 +190,7 @@ fn smtp_sink_recognises_what_a_relay_converted_for_it() {
     relay.stop();
 }
 
-/// A message with a trace in its form on the wire, with the final dot.
+/// A message with a trace, in its form on the wire and with the final dot.
 fn message(sequence: u64, body: &str) -> String {
     message_of(sequence, body, ClockId::monotonic("elsewhere"), Duration::from_secs(1))
 }
@@ -205,7 +205,8 @@ fn message_of(sequence: u64, body: &str, clock: ClockId, created: Duration) -> S
     format!("Received: by a relay\r\n{}Subject: x\r\n\r\n{body}\r\n.\r\n", std::str::from_utf8(&header).unwrap())
 }
 
-/// Negative delivered times are counted separately, and not among those without a time.
+/// If a message seems to arrive before it was created, the sink must count it as negative, and not as a message without
+/// a time.
 #[test]
 fn negative_times_between_hosts_are_counted() {
     let sink = Sink::start(&[]);
@@ -246,7 +247,7 @@ fn smtp_sink_tells_duplicates_and_damage() {
     };
     say(&["a0@b", "a1@b"], &message(0, "..body"));
     say(&["a0@b"], &message(1, "..body"));
-    // The first message again: one recipient for the second time, and one for the first time.
+    // Send the first message again, to one recipient for the second time and to another one for the first time.
     say(&["a1@b", "a2@b"], &message(0, "..body"));
     say(&["a0@b"], &message(2, "damaged"));
     say(&["a0@b"], "Subject: not ours\r\n\r\nx\r\n.\r\n");

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-/// A bench against a foreign server.
+/// Runs a bench against a sink, as against a server that the bench has not started.
 fn bench_of(sink: &Sink, words: &[&str]) -> BenchRun {
     let to = sink.address();
     bench(&[&[&to, "--sink", sink.url(), "--sessions", "5"], words].concat())
@@ -72,7 +72,7 @@ fn a_server_that_dies_in_mid_run_is_named_with_the_second() {
 
 #[test]
 fn a_run_whose_server_is_gone_for_long_ends() {
-    // The server was there when it rejected a message, which does not mean that it still is.
+    // The second server rejects messages before it disappears. An earlier rejection must not count as a sign of life.
     for fault in [&[][..], &["--fault", "rcpt: soft reject 50%"]] {
         let sink = Sink::start(fault);
         let words = [&sink.address(), "--sessions", "5", "--duration", "60s", "--give-up", "1500ms"];
@@ -188,7 +188,7 @@ fn a_stall_is_named_in_an_open_loop() {
     assert!(!stall.to_the_end && stall.from_s > 0.5, "{stall:?}");
     let said = format!("Nothing was accepted from {:.1} s to {:.1} s", stall.from_s, stall.to_s);
     assert!(record.verdict.reasons.iter().any(|reason| reason.starts_with(&said)), "{:?}", record.verdict);
-    // The wait counts in the latencies: a message counts from when it was due.
+    // The latencies must include the wait, because a message's latency counts from when the message was due.
     let accepted = record.stage(mailrun_measurement::Stage::Accepted).unwrap();
     assert!(accepted.latency_ms.unwrap().max > 1_000.0, "{accepted:?}");
 }

@@ -103,7 +103,7 @@ impl Wire {
         heard
     }
 
-    /// Reports whether the peer accepts all of it within this time.
+    /// Reports whether the peer accepts all bytes within this time.
     pub(crate) fn takes_within(&mut self, bytes: impl AsRef<[u8]>, time: Duration) -> bool {
         self.stream.set_write_timeout(Some(time)).unwrap();
         let taken = self.stream.write_all(bytes.as_ref()).is_ok();
@@ -111,7 +111,8 @@ impl Wire {
         taken
     }
 
-    /// Waits for the end of the connection, before which nothing may come. Returns whether it ended with RST.
+    /// Waits for the end of the connection. The peer must send nothing before. Returns true if the connection ended
+    /// with RST.
     pub(crate) fn is_cut(&mut self) -> bool {
         match self.stream.read(&mut [0; 1024]) {
             Ok(0) => false,
@@ -122,7 +123,7 @@ impl Wire {
 
     /// Ends the output, and goes on reading.
     pub(crate) fn half_close(&self) {
-        // The peer may have closed already.
+        // Ignore the error, because the peer may have closed the connection already.
         let _ = self.stream.shutdown(Shutdown::Write);
     }
 

@@ -1,5 +1,5 @@
-//! The GitHub workflow files are valid YAML, call only existing targets of the Makefile, and pin the actions of others. The tag
-//! of a release must be the version.
+//! The GitHub workflow files are valid YAML, call only existing targets of the Makefile, and pin the actions of others.
+//! The tag of a release must equal the version.
 use crate::party::{Ended, peer, run};
 use std::fs;
 use std::path::Path;
@@ -25,7 +25,7 @@ fn workflows_call_targets_of_the_makefile() {
     assert!(calls >= 4, "{calls}");
 }
 
-/// A tag can be moved to other code; the hash of a commit cannot.
+/// A tag can be moved to other code, but the hash of a commit cannot.
 #[test]
 fn actions_of_others_are_pinned_by_the_hash_of_a_release() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -70,7 +70,7 @@ fn workflows_are_yaml() {
     }
 }
 
-/// Output of the script that checks a tag, in a project with this version and changelog.
+/// Runs the script that checks a tag, on a project with this version and changelog.
 fn check_tag(tag: &str, version: &str, changelog: &str) -> Ended {
     let project = tempfile::tempdir().unwrap();
     let manifest =

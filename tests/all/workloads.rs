@@ -134,7 +134,7 @@ fn seen(words: &[&str]) -> Vec<Seen> {
     seen
 }
 
-/// A run with a sink. Its ledger must close: everything created was delivered, and every byte arrived.
+/// Runs a bench whose ledger must close: every created message was delivered, and every byte arrived.
 fn closed(words: &[&str]) -> Record {
     let run = bench(words);
     let record = run.record_of(0);
@@ -363,10 +363,10 @@ fn connections_carry_as_many_messages_as_drawn() {
 #[test]
 fn sessions_rest_between_messages_and_not_beyond_the_end() {
     let record = closed(&["--messages", "12", "--sessions", "2", "--reuse", "--think-time", "100ms"]);
-    // Each session sends six messages, with five pauses.
+    // Each session sends six messages with five pauses of 100 ms between them.
     assert!(record.duration_s >= 0.5, "{}", record.duration_s);
     assert_eq!(record.workload.think_ms.as_ref().map(|think| think.mean), Some(100.0));
-    // The end of a run does not wait for pausing sessions: an hour exceeds every time limit of a test.
+    // The end of a run must not wait for pausing sessions. A pause of an hour would exceed every time limit of a test.
     for reuse in ["--reuse", "--reuse=1"] {
         let record = closed(&["--messages", "3", "--sessions", "3", reuse, "--think-time", "1h"]);
         assert_eq!(record.ledger.delivered, Some(3));
@@ -382,7 +382,7 @@ fn stages_are_offered_one_after_the_other() {
     let look = || closed(&[stages.as_slice(), &["--sessions", "20", "--reuse"]].concat());
     let record = undisturbed(look, |record| {
         let created = stage(record, Stage::Created);
-        // The three stages send 100, no and 200 messages.
+        // The three stages send 100, 0 and 200 messages.
         (260..=301).contains(&created.count) && (1.5..2.2).contains(&created.duration_s)
     });
     assert_eq!((record.workload.arrival, record.workload.stages.len()), (Arrival::Constant, 3));
@@ -463,7 +463,7 @@ fn who_asks_for_notifications_sends_nothing_to_a_server_without() {
 fn the_warm_up_is_in_the_ledger_and_in_no_figure() {
     let words = ["--rate", "200", "--duration", "1500ms", "--warm-up", "500ms", "--sessions", "10", "--reuse"];
     let stages = [Stage::Created, Stage::Sent, Stage::Accepted, Stage::Delivered];
-    // If the machine stalls, the source sends less and takes longer.
+    // Repeat the run if the machine stalls, because the source then sends less and takes longer.
     let (run, record) = undisturbed(
         || {
             let run = bench(&words);

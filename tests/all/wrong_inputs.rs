@@ -1,6 +1,6 @@
 //! Wrong command lines: each command ends before any load, with its exit status and one line on standard error.
-//! `cli/src/wrong_inputs/mod.rs` has all others, which need no process. The drop-ins are here because each has the statuses
-//! of its original.
+//! `cli/src/wrong_inputs/mod.rs` tests all other wrong command lines, which need no process. The drop-ins are here
+//! because each of them has the statuses of its original.
 use crate::party::{Ended, mailrun};
 use crate::rows::{all_hold, is_refusal};
 use crate::secured::Files;

@@ -1,4 +1,5 @@
-//! Dialog files: what a client says and what a server must answer; one file for every server under test.
+//! Dialog files say what a client sends and what a server must answer. The same files are played against every server
+//! under test.
 //!
 //! | line | meaning |
 //! |---|---|
@@ -15,10 +16,11 @@
 //! | `< closed` | the server has closed the connection |
 //! | `= text` | with escapes: the content of a message that is taken, as the server hands it on; of all of them, or none |
 //!
-//! An address whose local part is `refuse-550` is refused with 550 by the application behind the server, see
-//! [`refusal`]; `deliver-550` is taken, and its message refused (LMTP). Users are `tim` with the password
-//! `tanstaaftanstaaf`, and `user` with `pencil`; nonces are `eighteen octets ok`. This file is included by path wherever dialogs are played.
-#![allow(dead_code)] // each place that includes it uses a part
+//! The application behind the server refuses an address whose local part is `refuse-550` with 550, see [`refusal`]. It
+//! accepts `deliver-550`, and later refuses the message for this recipient with 550 (LMTP). Users are `tim` with the
+//! password `tanstaaftanstaaf`, and `user` with `pencil`. Nonces are `eighteen octets ok`. Each test that plays dialogs
+//! includes this file by its path.
+#![allow(dead_code)] // Each place that includes this file uses only a part of it
 
 use mailrun_smtp::sasl::Mechanisms;
 use mailrun_smtp::server::{Offer, Protocol};
@@ -137,7 +139,7 @@ impl Dialog {
         Ok(())
     }
 
-    /// Adds the extensions and requirements of this dialog.
+    /// Adds the extensions and requirements of this dialog to a server's offer.
     pub(crate) fn change(&self, offer: &mut Offer) {
         for word in &self.offers {
             match word.as_str() {
@@ -148,14 +150,14 @@ impl Dialog {
                 "needs-tls" => offer.requires.tls = true,
                 "needs-auth" => offer.requires.auth = true,
                 "auth-needs-tls" => offer.requires.tls_for_auth = true,
-                // This one concerns the greeting of the application.
+                // This word changes nothing in the offer, because it concerns the greeting of the application.
                 "turned-away" => {}
                 word => panic!("{}: nothing is called {word}", self.name),
             }
         }
     }
 
-    /// Code and text of a greeting that refuses the client.
+    /// Code and text of the greeting if it refuses the client.
     pub(crate) fn refused_greeting(&self) -> Option<(u16, &'static str)> {
         self.offers.iter().any(|word| word == "turned-away").then_some((554, "5.3.2 No service"))
     }

@@ -1,4 +1,4 @@
-//! Totals of all lives: the faults, and the fates of the mail.
+//! Totals over the lives of all spools: the faults, and the fates of the mail.
 use mailrun_crashfs::Fault;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,7 +13,7 @@ pub(crate) struct Account {
     pub(crate) stops: u64,
     faults: BTreeMap<String, u64>,
     pub(crate) messages: u64,
-    /// Messages that got another reply.
+    /// Messages that got a reply other than 250. The field `messages` does not count them.
     pub(crate) refused: u64,
     /// Recipients of messages that got a 250. The fields below count recipients as well.
     pub(crate) answered: u64,

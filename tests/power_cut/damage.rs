@@ -1,5 +1,5 @@
-//! One bit of a stored spool flips. The relay must start, report the damage, and deliver every message that does not
-//! contain the bit.
+//! One bit of a stored spool flips. The relay must start, report the damage, and deliver all messages except those of
+//! at most one batch.
 use crate::load::{self, Answers};
 use crate::next_hop::StubNextHop;
 use crate::relay::{Home, LIMIT};
@@ -9,13 +9,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// A batch contains at most one message per waiting client.
+/// Number of clients that send at the same time. A batch contains at most one message of each, so a flipped bit may
+/// cost at most this many messages.
 const CLIENTS: usize = 2;
 
 /// Number of lives that run at the same time. There can be several, because each mostly waits.
 const LIVES: usize = 4;
 
-/// Flips a bit in a segment, at an offset that is not all zeros. Returns the segment's name and the offset.
+/// Flips a bit in a segment, among 64 bytes that are not all zeros. Returns the segment's name and the bit's offset.
 fn flip(disk: &Disk) -> (String, u64) {
     disk.with_files(|files, chance| {
         let spool = files.look_up(mailrun_crashfs::ROOT, "spool").unwrap().inode;
@@ -33,7 +34,7 @@ fn flip(disk: &Disk) -> (String, u64) {
     })
 }
 
-/// Fills a spool, damages it, and delivers it. An error describes the broken promise.
+/// Fills a spool, damages it, and has a relay deliver its mail. An error describes the broken promise.
 fn live(seed: u64) -> Result<(), String> {
     let disk = Disk::mount(256 << 20, seed).map_err(|error| error.to_string())?;
     let next_hop = StubNextHop::start();
@@ -58,7 +59,7 @@ fn live(seed: u64) -> Result<(), String> {
     let told = |why: String| format!("seed {seed}, {name} at {at}: {why}");
     let (mut relay, _) = home.start_listening(&disk).map_err(told)?;
     let units = answers.units();
-    // A damaged message is lost or held.
+    // A damaged message may be missing, because the relay has lost or held it.
     let missing = relay.await_delivery(|| next_hop.missing(units.iter())).map_err(told)?.missing;
     relay.terminate();
     relay.wait(LIMIT).ok_or_else(|| told("it does not stop".to_owned()))?;

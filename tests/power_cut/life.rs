@@ -21,10 +21,10 @@ use std::time::{Duration, Instant};
 /// Clients that send at the same time.
 const CLIENTS: usize = 3;
 
-/// The spool learns of deliveries after about a second, or later on a slow machine.
+/// Time after which the spool has recorded a delivery: usually about a second, but more on a slow machine.
 const NOTES_LIMIT: Duration = Duration::from_secs(3);
 
-/// Largest number of the operation at which the power is cut, reached in about half a second.
+/// The power is cut at an operation of the disk up to this number, which is reached in about half a second.
 const LAST_OPERATION: f64 = 600.0;
 
 #[derive(Clone, Copy, Debug)]
@@ -39,7 +39,7 @@ enum Ending {
     Fault { fault: Fault, turn: u64, is_cut: bool },
 }
 
-/// Every fault, repeated according to its weight.
+/// Faults to choose from. A fault that is listed twice is chosen twice as often.
 const FAULTS: [Fault; 16] = [
     Fault::Write(Errno::IO),
     Fault::Write(Errno::NOSPC),
@@ -70,10 +70,10 @@ impl Ending {
                 let is_cut = chance.random();
                 Self::Fault { fault, turn: turn(fault, chance), is_cut }
             }
-            // Long enough for deliveries to be recorded and synced.
+            // This time is long enough for deliveries to be recorded and synced.
             30..32 => Self::Cut { at: u64::MAX, after: NOTES_LIMIT + Duration::from_secs(1) },
             _ => {
-                // On a logarithmic scale, so that as many cuts hit the start of the relay as its work.
+                // Choose the operation on a logarithmic scale, so that as many cuts hit the relay's start as its work.
                 let at = LAST_OPERATION.powf(chance.random()) as u64;
                 Self::Cut { at, after: Duration::from_secs(1) }
             }
@@ -89,7 +89,7 @@ impl Ending {
     }
 }
 
-/// The number of the operation that fails, counted among those that this fault can hit.
+/// Chooses the operation that fails. Returns its number among the operations that this fault can hit.
 fn turn(fault: Fault, chance: &mut StdRng) -> u64 {
     match fault {
         Fault::Write(_)
@@ -113,7 +113,8 @@ struct Life {
     home: Home,
     next_hop: StubNextHop,
     answers: Answers,
-    /// For each relay, by number: the time before which all deliveries are known to be recorded after its end.
+    /// For each relay, by its number: the time up to which the spool's records survived the relay's end. It is earlier
+    /// than the end if the power was cut or the disk failed.
     known_until: Vec<Instant>,
     account: Account,
     lost: Vec<Unit>,
@@ -125,13 +126,13 @@ struct Life {
 pub(crate) struct Course {
     pub(crate) seed: u64,
     pub(crate) relays: u64,
-    /// Lines of configuration that affect the outcome.
+    /// Value of the configuration's key `spool.durability`.
     pub(crate) durability: &'static str,
-    /// Only power cuts, no other faults.
+    /// Set if each relay ends by a power cut, and never by a kill, a stop or another fault.
     pub(crate) has_only_cuts: bool,
 }
 
-/// Lives one life. An error describes the broken promise and the events before it.
+/// Runs one life of a spool. An error describes the broken promise and the events before it.
 pub(crate) fn live(course: &Course) -> Result<Account, String> {
     let mut chance = StdRng::seed_from_u64(course.seed);
     let mut life = Life::new(course, &mut chance);
@@ -151,20 +152,22 @@ pub(crate) fn live(course: &Course) -> Result<Account, String> {
     Ok(life.account)
 }
 
-/// A message is delivered although the first read of the spool after a restart fails.
+/// Checks that all messages are delivered although the first read of the spool fails once a restarted relay listens.
 pub(crate) fn live_with_one_failed_read(seed: u64) -> Result<Account, String> {
     let read = Plan { cut_at: None, fault: Some((Fault::Read(Errno::IO), 1)) };
     live_through(seed, &[Ending::Stop { after: Duration::from_millis(500) }], read)
 }
 
-/// A power cut loses nothing after an earlier relay failed to sync a directory, at its `turn`th sync (from 1).
+/// Checks that a power cut loses nothing after an earlier relay failed to sync a directory. `turn` is the number of the
+/// directory sync that fails, counted from 1.
 pub(crate) fn live_after_a_failed_directory_sync(seed: u64, turn: u64) -> Result<Account, String> {
     let failed = Ending::Fault { fault: Fault::DirectorySync(Errno::IO), turn, is_cut: false };
     let cut = Ending::Cut { at: u64::MAX, after: Duration::from_millis(300) };
     live_through(seed, &[failed, cut], Plan::default())
 }
 
-/// Runs relays that end in these ways while the next hop accepts nothing, then a last relay with this plan.
+/// Runs relays that end in these ways while the next hop accepts nothing, and then a last relay on a disk with this
+/// plan of faults.
 fn live_through(seed: u64, endings: &[Ending], last: Plan) -> Result<Account, String> {
     let course = Course { seed, relays: endings.len() as u64, durability: "sync", has_only_cuts: false };
     let mut life = Life::new(&course, &mut StdRng::seed_from_u64(seed));
@@ -251,7 +254,7 @@ impl Life {
                 Ending::Fault { fault, .. } => await_fault(disk, relay, answers, fault),
             };
             is_over.store(true, Ordering::Relaxed);
-            // The clients end with the relay.
+            // End the relay, so that clients which wait for a reply end as well.
             match ending {
                 Ending::Stop { .. } => worked.and(stop(relay)),
                 _ => worked.and(relay.kill(disk)),
@@ -283,7 +286,8 @@ impl Life {
         Ok(())
     }
 
-    /// A last relay delivers everything that got a 250, under this plan once it listens.
+    /// Starts a last relay, which must deliver everything that got a 250. `plan` has the disk's faults from the moment
+    /// when the relay listens.
     fn drain(&mut self, plan: Plan) -> Result<(), String> {
         self.story.push("the last one".to_owned());
         let (mut relay, _) = self.home.start_listening(&self.disk)?;
@@ -369,7 +373,7 @@ fn await_fault(disk: &Disk, relay: &mut Relay, answers: &Answers, fault: Fault) 
     let hit = loop {
         match disk.hit() {
             Some(hit) => break hit,
-            // There may not be enough operations to reach the fault.
+            // Give up after a second, because there may not be enough operations to reach the fault.
             None if Instant::now() > limit => return Ok(()),
             None => thread::sleep(Duration::from_millis(1)),
         }

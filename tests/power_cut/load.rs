@@ -1,4 +1,4 @@
-//! Clients that send messages as fast as the replies allow, and record each 250.
+//! Clients that send one message after another, with short pauses, and record each 250.
 use crate::message;
 use crate::next_hop::Unit;
 use std::collections::HashMap;
@@ -42,7 +42,7 @@ impl Answers {
         self.kept.lock().unwrap().get(&number).map(|answer| answer.id.clone())
     }
 
-    /// A message that was begun after this time and got a 250.
+    /// Number of a message that was begun after this time and got a 250, if there is one.
     pub(crate) fn begun_after(&self, time: Instant) -> Option<u64> {
         self.kept.lock().unwrap().iter().find(|(_, answer)| answer.began > time).map(|(number, _)| *number)
     }
@@ -51,7 +51,7 @@ impl Answers {
 /// Pause between messages of a client, so that the spool does not fill up at once.
 const PAUSE: Duration = Duration::from_millis(3);
 
-/// Sends until it must stop, or until the connection ends because the relay was killed.
+/// Sends messages until `is_over` is set, or until the connection ends because the relay was killed.
 pub(crate) fn send(relay: SocketAddr, answers: &Answers, is_over: &AtomicBool) {
     let Ok(stream) = TcpStream::connect(relay) else { return };
     _ = converse(&stream, answers, is_over);

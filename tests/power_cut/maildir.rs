@@ -49,7 +49,8 @@ fn missing(disk: &Disk, units: &[Unit]) -> Vec<Unit> {
     units.iter().filter(|unit| !delivered.contains(unit)).copied().collect()
 }
 
-/// Delivers into Maildirs while the `turn`th sync of a directory fails, cuts the power, and counts.
+/// Delivers into Maildirs while the `turn`th sync of a directory fails, and then cuts the power. An error tells which
+/// mail is missing.
 fn live(seed: u64, turn: u64) -> Result<(), String> {
     let disk = Disk::mount(256 << 20, seed).map_err(|error| error.to_string())?;
     let answers = Answers::default();
@@ -73,7 +74,7 @@ fn live(seed: u64, turn: u64) -> Result<(), String> {
     disk.cut_now();
     relay.kill(&disk)?;
     disk.restore_power();
-    // The relay delivers now whatever it knows to be undelivered.
+    // After the restart, the relay delivers all mail that it has not recorded as delivered.
     let (mut relay, _) = home.start_listening(&disk)?;
     let rest = relay.await_delivery(|| missing(&disk, &units))?;
     relay.kill(&disk)?;

@@ -10,11 +10,11 @@
 //! | `maildir` | delivery into Maildirs |
 //! | `account` | the faults, and the fates of the mail |
 //!
-//! `make test` cuts the power 20 times, `make test-slow PART=power-cut` 300 times or as often as `MAILRUN_CUTS` says.
+//! `make test` cuts the power 10 times, `make test-slow PART=power-cut` 300 times or as often as `MAILRUN_CUTS` says.
 //! Each run takes a new seed and prints it. `MAILRUN_CUT_SEED` repeats its choices, though not its interleaving of
 //! threads. `MAILRUN_CUT_LIFE` repeats one life by its seed. These tests need root and /dev/fuse; elsewhere they are
 //! skipped, with a note.
-#![allow(clippy::unwrap_used)] // the lint spares `#[test]` functions and not what they call
+#![allow(clippy::unwrap_used)] // The lint exempts `#[test]` functions but not the functions that they call
 
 mod account;
 mod damage;
@@ -34,10 +34,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Instant;
 
-/// Relays that end on one spool.
+/// Number of relays that run and end on one spool, one after another.
 const RELAYS: u64 = 25;
 
-/// Lives at the same time: while one waits for its relay to start, the other works.
+/// Number of lives at the same time. While one of them waits for its relay to start, the other works.
 const LIVES: usize = 2;
 
 /// Reports whether FUSE file systems can be mounted here, and notes the skipped test if not.
@@ -51,7 +51,7 @@ fn is_possible() -> bool {
     }
 }
 
-/// Runs lives until the power has been cut this often.
+/// Runs lives of spools until the power has been cut this often in total.
 fn cut(cuts: u64, seed: u64) -> Result<Account, String> {
     let total = Mutex::new(Account::default());
     let failed = Mutex::new(None);
@@ -77,7 +77,8 @@ fn said(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap())
 }
 
-/// Runs lives until the power has been cut this often. No mail may be lost, and some cuts must hit mail in progress.
+/// Runs lives of spools until the power has been cut this often in total. No mail may be lost, and enough mail must
+/// have been at risk: more than five messages for each cut.
 fn hold(cuts: u64) {
     let seed = said("MAILRUN_CUT_SEED").unwrap_or_else(rand::random);
     eprintln!("power-cut: seed {seed}");

@@ -1,4 +1,4 @@
-//! Messages made from a number, which are recognised by it and checked to the last byte.
+//! Makes each message from a number. A received message is recognised by this number, and checked to the last byte.
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use std::fmt::Write;
@@ -19,7 +19,7 @@ pub(crate) fn text(number: u64) -> String {
     let mut text = format!("{FIELD}{number}\r\n\r\n");
     for _ in 0..lines(&mut chance) {
         let [a, b, c, d]: [u64; 4] = chance.random();
-        // Writing to a String cannot fail.
+        // Ignore the result, because writing to a String cannot fail.
         _ = write!(text, "{a:016x}{b:016x}{c:016x}{d:016x}\r\n");
     }
     text

@@ -41,7 +41,7 @@ pub(crate) struct StubNextHop {
     shared: Arc<Shared>,
 }
 
-/// Share of the recipients that are deferred at their first attempt: one in this number.
+/// The next hop defers one recipient in this number, so that the relay has to retry.
 const PUT_OFF_ONE_IN: u64 = 12;
 
 impl StubNextHop {
@@ -56,7 +56,7 @@ impl StubNextHop {
                     break;
                 }
                 let served = Arc::clone(&served);
-                // A killed relay disconnects in the middle of a transaction.
+                // Ignore errors, because a killed relay disconnects in the middle of a transaction.
                 thread::spawn(move || _ = serve(&stream, &served));
             }
         });
@@ -85,7 +85,7 @@ impl StubNextHop {
 impl Drop for StubNextHop {
     fn drop(&mut self) {
         self.shared.is_closed.store(true, Ordering::Relaxed);
-        // Wakes the accepting thread.
+        // Connect, so that the accepting thread wakes and sees that it must end.
         _ = TcpStream::connect(self.address);
     }
 }

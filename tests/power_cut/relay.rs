@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// Limit of every wait, even on a slow machine.
+/// Maximum length of a wait, long enough for a slow machine.
 pub(crate) const LIMIT: Duration = Duration::from_secs(120);
 
 pub(crate) enum Beginning {
@@ -53,7 +53,7 @@ struct Queue {
 }
 
 impl Home {
-    /// `text` is added to the paths and addresses that every relay here has.
+    /// Creates the directory. Its configuration has the addresses and paths that all relays here share, then `text`.
     pub(crate) fn new(disk: &Disk, text: &str) -> Self {
         let place = tempfile::tempdir().unwrap();
         let own = format!(
@@ -65,7 +65,7 @@ impl Home {
         Self { place, configuration: own + text, started: 0 }
     }
 
-    /// Starts a relay. The first is number 0.
+    /// Starts the next relay. Its host name has its number, counted from 0.
     pub(crate) fn start(&mut self) -> Relay {
         let home = self.place.path().to_owned();
         let named = format!("hostname = {:?}\n{}", name(self.started), self.configuration);
@@ -133,8 +133,8 @@ impl Relay {
         Err("the relay neither listens nor ends".to_owned())
     }
 
-    /// Waits until nothing is missing or the queue is empty. Mail that is missing then is lost, or held; `missing` says
-    /// what has not arrived yet. Fails if the relay ends, or takes longer than [`LIMIT`].
+    /// Waits until nothing is missing or the queue is empty. Mail that is still missing then is lost or held. `missing`
+    /// returns the mail that has not arrived yet. Fails if the relay ends, or takes longer than [`LIMIT`].
     pub(crate) fn await_delivery(&mut self, missing: impl Fn() -> Vec<Unit>) -> Result<Remainder, String> {
         await_delivery(missing, || self.queue(), LIMIT)
     }
@@ -144,8 +144,8 @@ impl Relay {
         if let Some(code) = self.wait(Duration::ZERO) {
             return Err(format!("it ended with {code:?} before it had delivered its mail"));
         }
-        // `/ready` first: when it says 200, a worker may still be queueing the last messages that it took from the spool.
-        // The worker answers `/metrics` only after that.
+        // Ask for `/ready` first. When its status is 200, a worker may still be queueing the last messages that it took
+        // from the spool, but the worker answers `/metrics` only after that.
         if self.status("/ready") != Some(200) {
             return Ok(None);
         }
@@ -169,11 +169,12 @@ impl Relay {
 
     pub(crate) fn terminate(&self) {
         let id = rustix::process::Pid::from_child(&self.child);
-        // The relay may have ended by itself.
+        // Ignore the error, because the relay may have ended by itself.
         _ = rustix::process::kill_process(id, rustix::process::Signal::TERM);
     }
 
-    /// Waits for the relay's exit status. The inner `None` means that a signal ended the relay.
+    /// Waits for the relay's exit status. Returns `None` if the relay still runs after `time`, and `Some(None)` if a
+    /// signal ended it.
     pub(crate) fn wait(&mut self, time: Duration) -> Option<Option<i32>> {
         let limit = Instant::now() + time;
         loop {
@@ -185,10 +186,10 @@ impl Relay {
         }
     }
 
-    /// Kills the relay, as a power cut does, and waits until it is gone. Meanwhile the disk, which is off, must answer
-    /// its pending requests: a process cannot end before.
+    /// Kills the relay, as a power cut does, and waits until it is gone. Meanwhile the disk must answer its pending
+    /// requests, even if its power is off, because a process cannot end before.
     pub(crate) fn kill(&mut self, disk: &Disk) -> Result<(), String> {
-        // The relay may have ended by itself.
+        // Ignore the error, because the relay may have ended by itself.
         _ = self.child.kill();
         disk.release();
         self.wait(LIMIT).map(|_| ()).ok_or_else(|| "a relay that was killed does not end".to_owned())
@@ -198,7 +199,8 @@ impl Relay {
 impl Drop for Relay {
     fn drop(&mut self) {
         _ = self.child.kill();
-        // Do not wait forever: after a failed test, the disk is about to be unmounted.
+        // Wait only for a second: after a failed test, the relay may not end before the disk is unmounted, which comes
+        // next.
         self.wait(Duration::from_secs(1));
     }
 }
@@ -248,7 +250,7 @@ fn await_delivery(
 fn mail_is_lost_only_if_the_queue_is_empty_and_it_has_not_arrived() {
     const UNIT: Unit = (1, 0);
     let queue = |open, held| Some(Queue { open, held });
-    // The mail arrives when the relay has answered that many times.
+    // In each case, the mail arrives when the relay has answered `arrives_after` times.
     let wait = |limit, arrives_after, answers: Vec<Option<Queue>>| {
         let answered = Cell::new(0);
         let mut answers = answers.into_iter();

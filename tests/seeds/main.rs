@@ -1,13 +1,14 @@
 //! Runs every seed of every fuzz target, and variations of each, as a plain test. A fault that fuzzing once found stays
 //! found, with any compiler.
 //!
-//! The targets are included as they are. Their only link to libFuzzer is one macro, which is defined here to make a
-//! function of a target's body. There is no test harness, because the files that targets include have tests of their
-//! own, which must not run again. Words on the command line select targets by parts of their names.
-#![allow(dead_code, unreachable_pub, unused_attributes, unused_imports)] // a target is a program of its own elsewhere
-#![allow(clippy::unwrap_used, clippy::print_stdout)] // as in tests
+//! The targets are included unchanged. All that they need from libFuzzer is a macro around their code. This file
+//! defines a macro with the same name, which turns the code into a function. There is no test harness, because the
+//! files that targets include have tests of their own, which must not run again. Words on the command line select
+//! targets by parts of their names.
+#![allow(dead_code, unreachable_pub, unused_attributes, unused_imports)] // Elsewhere, each target is a program
+#![allow(clippy::unwrap_used, clippy::print_stdout)] // The lints exempt only `#[test]` functions
 
-// The name under which targets find the macro.
+// Targets import the macro from a crate of this name.
 extern crate self as libfuzzer_sys;
 
 macro_rules! fuzz_target {
@@ -27,7 +28,7 @@ use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Variations per seed.
+/// Number of variations of each seed.
 const CHANGES: u64 = 40;
 
 /// Changes a seed as a fuzzer does: flips bits, drops and repeats pieces, and inserts pieces of another seed.
@@ -66,7 +67,8 @@ fn names(directory: &Path) -> Vec<String> {
     names
 }
 
-/// Problems of the list of targets: each must have a file, a program in fuzz/Cargo.toml, and seeds.
+/// Returns what is missing. Each target needs an entry in tests/seeds/targets.rs, a program in fuzz/Cargo.toml, and
+/// seeds.
 fn gaps() -> Vec<String> {
     let manifest = fs::read_to_string(below("Cargo.toml")).unwrap();
     let listed: Vec<&str> = targets::ALL.iter().map(|(name, _)| *name).collect();
@@ -111,7 +113,7 @@ fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let has = |option: &str| words.iter().any(|word| word == option);
     if has("--list") {
-        // nextest asks for ignored tests separately.
+        // nextest asks for ignored tests in a separate call, and there are none.
         targets::ALL.iter().filter(|_| !has("--ignored")).for_each(|(name, _)| println!("{name}: test"));
         return ExitCode::SUCCESS;
     }

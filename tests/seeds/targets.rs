@@ -1,4 +1,4 @@
-//! The fuzz targets by name. A new one needs two entries here; `main` reports missing ones.
+//! The fuzz targets by name. A new target needs two entries here. `main` reports missing targets.
 
 #[path = "../../fuzz/fuzz_targets/address.rs"]
 pub(crate) mod address;

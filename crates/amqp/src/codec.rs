@@ -37,7 +37,8 @@ const DESCRIBED: u8 = 0x00;
 /// A decoded value, which borrows the bytes in which it was encoded.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Value<'a> {
-    /// Tells what the value means, such as 0x10 for an open frame. `None` without a descriptor that AMQP defines.
+    /// Tells what the value means, such as 0x10 for an open frame. `None` if the value has no descriptor, or one with a
+    /// symbol that AMQP does not define.
     descriptor: Option<u64>,
     code: u8,
     /// Content of the value, without the constructor, the size and the count that precede it.
@@ -490,7 +491,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Appends a value that is already encoded, such as the peer's source, which the answer to an attach repeats.
+    /// Appends a value that is already encoded. For example, the answer to an attach repeats the source from the peer.
     pub fn raw(&mut self, octets: &[u8]) {
         self.octets(octets);
     }
@@ -676,8 +677,8 @@ mod tests {
 
     #[test]
     fn nesting_costs_nothing() {
-        // Nest 200,000 lists, which would overflow the stack of a recursive reader. The loop writes them backwards,
-        // from the innermost list outwards, so the bytes are then reversed.
+        // Nest 200,000 lists, which would overflow the stack of a recursive reader. The loop begins with the innermost
+        // list and writes all bytes in reverse order, so reverse them afterwards.
         let mut octets = vec![0x45];
         for _ in 0..200_000 {
             let size = (octets.len() as u32 + 4).to_be_bytes();

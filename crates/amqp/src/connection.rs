@@ -189,9 +189,9 @@ struct IncompleteDelivery {
 struct LinkState {
     peer: LinkRole,
     credit: u32,
-    /// Number of messages that a client accepts after its credit is used up: as many as it last granted. RabbitMQ 3
-    /// uses new credit in full when it reads our flow, although messages that it sent shortly before belong to the same
-    /// credit.
+    /// Number of messages that a client still accepts when the credit is used up. It is as large as the credit that the
+    /// client last granted, because RabbitMQ 3 uses new credit in full, although messages that it sent shortly before
+    /// it read our flow count against this credit.
     tolerance: u32,
     delivery_count: u32,
     drain: Drain,
@@ -219,7 +219,7 @@ struct UnsettledDelivery<T> {
     token: T,
 }
 
-/// A message of which the remaining frames wait until the peer renews the session's window.
+/// The unsent rest of a message, which waits until the peer renews the session's window.
 #[derive(Debug)]
 struct BlockedTransfer {
     handle: u32,
@@ -398,8 +398,8 @@ impl<T> AmqpConnection<T> {
                 self.state = ConnectionState::ExpectOpen;
                 Ok(())
             }
-            // The server answers a header that it does not accept with the header that it accepts (AMQP 1.0 §2.2), so a
-            // client that skips the required SASL gets the SASL header.
+            // The client skips SASL, which is required. Answer with the SASL header, because a server must answer a
+            // header that it does not accept with one that it accepts (AMQP 1.0 §2.2).
             AMQP_HEADER => {
                 out.extend_from_slice(&SASL_HEADER);
                 Err(ConnectionError::Unauthenticated)
@@ -743,7 +743,7 @@ impl<T> AmqpConnection<T> {
         link.detach_sent = Some(session.incoming_window);
         link.credit = 0;
         link.incomplete = None;
-        // If a message of this link is only partly sent, drop the rest, because no transfer may follow the detach.
+        // If only a part of a message was sent over this link, drop the rest: no transfer may follow the detach.
         session.blocked.take_if(|blocked| blocked.handle == id.handle);
         write_detach(self.output.tail(), id, true, error);
         Some(link)
@@ -767,7 +767,7 @@ impl<T> AmqpConnection<T> {
         self.write_dispositions();
         let Some(session) = self.sessions.get_mut(&id.channel) else { return };
         let Some(link) = session.links.remove(&id.handle) else { return };
-        // If a message of this link is only partly sent, drop the rest, because the link no longer exists.
+        // If only a part of a message was sent over this link, drop the rest, because the link no longer exists.
         session.blocked.take_if(|blocked| blocked.handle == id.handle);
         let unsettled = session.take_unsettled(id.handle);
         if link.detach_sent.is_none() {
@@ -788,13 +788,13 @@ impl<T> AmqpConnection<T> {
             }
         };
         let Some(session) = self.sessions.get_mut(&channel) else { return Ok(()) };
-        // A flow without `next-incoming-id` was sent before the peer received our begin, so its window counts from our
-        // first transfer, which has the number 0 (AMQP 1.0 §2.5.6).
+        // A peer sends a flow without `next-incoming-id` only before it receives our begin. The window in such a flow
+        // counts from our first transfer, which has the number 0 (AMQP 1.0 §2.5.6).
         let seen = flow.next_incoming_id.unwrap_or(0);
         session.remote_incoming_window = remaining_credit(flow.incoming_window, seen, session.next_outgoing_id);
         let mut drained = None;
-        // If the peer sent this flow before it received our detach, ignore the fields about the link, but use those
-        // about the session.
+        // The peer may have sent this flow before it received our detach. Ignore its fields about the link then, but
+        // use its fields about the session.
         let link = id.and_then(|id| Some((id, session.links.get_mut(&id.handle)?)));
         let link = link.filter(|(_, link)| link.accepted);
         let id = link.as_ref().map(|(id, _)| *id);
@@ -842,8 +842,8 @@ impl<T> AmqpConnection<T> {
         let link = id.and_then(|id| Some((id, session.links.get_mut(&id.handle)?)));
         let (id, link) = link.ok_or(of_session(Violation::unattached_handle()))?;
         if let Some(underway) = &mut link.detach_sent {
-            // We can drop transfers that were already on their way when we detached the link. We do not settle their
-            // deliveries, so the peer knows that we have not taken these messages.
+            // Drop transfers that were already on their way when we detached the link. Their deliveries stay unsettled,
+            // so the peer knows that we have not taken these messages.
             let goes_on = Violation::new("amqp:session:errant-link", "transfers of a link that we have detached go on");
             *underway = underway.checked_sub(1).ok_or(of_session(goes_on))?;
         } else {
@@ -852,7 +852,7 @@ impl<T> AmqpConnection<T> {
             if let Some((delivery, settled, message)) = received {
                 self.events.push_back(ConnectionEvent::MessageReceived { link: id, delivery, message, settled });
             } else if transfer.aborted {
-                // The sender aborted the message, so grant the credit again that the message used up.
+                // The sender aborted the message, so give back the credit that the message used up.
                 let credit = link.credit.saturating_add(1);
                 self.grant(id, credit);
             } else if self.incomplete_bytes() > max_incomplete_bytes {
@@ -885,7 +885,7 @@ impl<T> AmqpConnection<T> {
             self.events.push_back(ConnectionEvent::Settled { sent: sent.token, outcome, error });
             any = true;
         }
-        // A receiver that reports an outcome without settling waits for the sender to settle the delivery.
+        // A receiver that reports an outcome without settling waits for us, the sender, to settle the delivery.
         if !settled && any {
             frame::write_disposition(self.output.tail(), channel, LinkRole::Sender, (first, last), outcome);
         }
@@ -1122,7 +1122,7 @@ impl<T> AmqpConnection<T> {
                 self.output.tail().extend_from_slice(&AMQP_HEADER);
                 self.state = ConnectionState::ExpectOpen;
             }
-            // The client has already written its open, so a close may be sent.
+            // The client has already written its open frame, so the protocol allows it to send a close.
             (ConnectionRole::Client(_), ConnectionState::ExpectHeader { authenticated: true }) => {
                 self.state = ConnectionState::ExpectOpen;
             }
@@ -1889,7 +1889,8 @@ mod tests {
             });
             assert_eq!(ended.collect::<Vec<_>>(), expected, "{what}");
         }
-        // Later transfers of a delivery may repeat or omit the fields of the first transfer.
+        // This message must arrive, because later transfers of a delivery may repeat or omit the fields of the first
+        // transfer.
         let mut connection = opened(&[sender()]);
         let pieces = [begun(true), begun(true), transfer_of(1, None, None, None, false)].concat();
         assert_eq!(feed(&mut connection, &pieces).unwrap().len(), 1);

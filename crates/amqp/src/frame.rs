@@ -57,12 +57,12 @@ pub(crate) fn decode(input: &mut BytesMut, max_size: usize) -> Result<Option<Fra
     Ok(Some(Frame { layer, channel: u16::from_be_bytes([e, f]), body }))
 }
 
-/// Role of a peer on a link (AMQP 1.0 §2.8.1).
+/// Role of one side of a link (AMQP 1.0 §2.8.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkRole {
-    /// The peer sends messages over the link.
+    /// This side sends messages over the link.
     Sender,
-    /// The peer receives messages over the link.
+    /// This side receives messages over the link.
     Receiver,
 }
 
@@ -381,11 +381,11 @@ mod tests {
     #[test]
     fn frames_that_lie_are_refused_at_once() {
         for head in [
-            [0, 0, 0, 7, 2, 0, 0, 0],             // shorter than its header
-            [0, 0, 0, 8, 1, 0, 0, 0],             // a header shorter than itself
-            [0, 0, 0, 8, 9, 0, 0, 0],             // a header longer than the frame
-            [0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0], // four gigabytes
-            [0, 0, 0, 8, 2, 7, 0, 0],             // of no known layer
+            [0, 0, 0, 7, 2, 0, 0, 0],             // the frame is shorter than a header, 8 bytes
+            [0, 0, 0, 8, 1, 0, 0, 0],             // the header states a length of 4 bytes, not 8
+            [0, 0, 0, 8, 9, 0, 0, 0],             // the header is longer than the frame
+            [0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0], // the frame has a length of four gigabytes
+            [0, 0, 0, 8, 2, 7, 0, 0],             // the type of the frame is unknown
         ] {
             assert!(decode(&mut BytesMut::from(&head[..]), 512).is_err(), "{head:x?}");
         }

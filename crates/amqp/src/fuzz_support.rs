@@ -1,5 +1,5 @@
-//! A connection for fuzz targets, which answers each event at once. Its input is what a client or a server sends. It
-//! returns events, output, and the number of bytes that it buffers.
+//! A connection for fuzz targets, which answers each event at once. A target passes any bytes to it as the peer's
+//! output, and gets its events, its output, and the number of bytes that it buffers.
 use crate::buffers::EncodedMessage;
 use crate::connection::{AmqpConnection, ConnectionError, ConnectionEvent, ConnectionOptions, LinkId, LinkRequest};
 use crate::frame::{DeliveryOutcome, LinkRole};
@@ -8,8 +8,8 @@ use crate::sasl_client::ClientLogin;
 use bytes::{Buf, Bytes, BytesMut};
 
 const CREDIT: u32 = 10;
-/// Size of the messages that the connection sends, in bytes. With the smallest frame size, they
-/// need two frames.
+/// Size of each message that the connection sends, in bytes. With the smallest frame size of 512 bytes, a message needs
+/// two frames.
 const SENT_BYTES: usize = 600;
 
 #[derive(Clone, Copy, Debug)]

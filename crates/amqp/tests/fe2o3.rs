@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 
-/// Time limit of each test.
+/// A test that takes this long fails, because one side probably waits for the other forever.
 const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
 fn limited<F: Future<Output = ()>>(test: F) {
@@ -46,7 +46,7 @@ impl Client {
         Self { connection: AmqpConnection::client(login, options), stream, input: BytesMut::new() }
     }
 
-    /// Writes and reads until an event occurs.
+    /// Writes the connection's output to the stream, and reads input from it, until the connection reports an event.
     async fn event(&mut self) -> Result<ConnectionEvent<u32>, ConnectionError> {
         loop {
             if let Some(event) = self.connection.next_event(&mut self.input)? {
@@ -89,8 +89,8 @@ impl Client {
     }
 }
 
-/// Starts a peer that authenticates with `sasl`, and then settles or sends messages. Returns the
-/// client's end of the stream.
+/// Starts a peer that checks logins with `sasl` and accepts one link, over which it then receives or sends messages.
+/// Returns the client's end of the stream.
 fn peer<S: SaslAcceptor + Send + Sync + 'static>(sasl: S) -> DuplexStream {
     let (ours, theirs) = duplex(64 << 10);
     tokio::spawn(async move {
@@ -108,7 +108,7 @@ fn peer<S: SaslAcceptor + Send + Sync + 'static>(sasl: S) -> DuplexStream {
     ours
 }
 
-/// Accepts, rejects and releases messages in turn.
+/// Receives messages: accepts the first, rejects the second, releases the third, accepts the fourth, and so on.
 async fn settle_each(mut link: Receiver) {
     let mut number = 0;
     while let Ok(delivery) = link.recv::<Body<Value>>().await {
@@ -126,8 +126,8 @@ async fn settle_each(mut link: Receiver) {
     let _ = link.close().await;
 }
 
-/// Sends messages, the last of which needs many frames. Afterwards sends the number of accepted
-/// messages.
+/// Sends 20 messages, the last of which needs many frames. Then sends a message that contains the number of messages
+/// that the client accepted.
 async fn send(mut link: Sender) {
     let mut accepted = 0_u32;
     for number in 0..20_u32 {
@@ -149,7 +149,7 @@ fn what_a_client_sends_is_settled_one_way_or_the_other() {
         let mut sent = 0;
         while settled.len() < 9 {
             while sent < 9 && client.connection.may_send(link) {
-                // The third message is longer than the peer's frame and than the stream's buffer.
+                // The third message is longer than a frame of the peer and than the buffer of the stream.
                 let length = if sent == 2 { 1_500_000_u32 } else { 10 };
                 let section = [&[0, 0x53, 0x75, 0xb0][..], &length.to_be_bytes()].concat();
                 client.connection.send_parts(link, &section, Bytes::from(vec![7; length as usize]), sent);
@@ -187,7 +187,7 @@ fn what_a_client_receives_comes_whole_within_its_credit() {
             }
         }
         assert!(lengths[19].len() > 100_000 && lengths[0].len() < 10);
-        // The section amqp-value with the smalluint 20: all twenty messages were accepted.
+        // The last message has the number of accepted messages: a section amqp-value with the smalluint 20.
         assert_eq!(&lengths[20][..], [0, 0x53, 0x77, 0x52, 20]);
         client.closed(link).await;
     });

@@ -29,13 +29,13 @@ fn assert_length(octets: &[u8]) {
 /// All format codes of §1.6 with values, in the order of the specification. `Other` marks types
 /// that are not used here.
 const SCALARS: &[(&[u8], Scalar<'_>)] = &[
-    // Null (§1.6.1) and boolean (§1.6.2).
+    // These are the types null (§1.6.1) and boolean (§1.6.2).
     (&[0x40], Scalar::Null),
     (&[0x56, 0x00], Scalar::Boolean(false)),
     (&[0x56, 0x01], Scalar::Boolean(true)),
     (&[0x41], Scalar::Boolean(true)),
     (&[0x42], Scalar::Boolean(false)),
-    // The types ubyte (§1.6.3) to ulong (§1.6.6).
+    // These are the types from ubyte (§1.6.3) to ulong (§1.6.6).
     (&[0x50, 0xff], Scalar::Ubyte(255)),
     (&[0x60, 0xff, 0xff], Scalar::Other),
     (&[0x70, 0xff, 0xff, 0xff, 0xff], Scalar::Uint(u32::MAX)),
@@ -44,27 +44,28 @@ const SCALARS: &[(&[u8], Scalar<'_>)] = &[
     (&[0x80, 0x12, 0x34, 0x56, 0x78, 0x9a, 0xbc, 0xde, 0xf0], Scalar::Ulong(0x1234_5678_9abc_def0)),
     (&[0x53, 0xff], Scalar::Ulong(255)),
     (&[0x44], Scalar::Ulong(0)),
-    // The types byte (§1.6.7) to long (§1.6.10).
+    // These are the types from byte (§1.6.7) to long (§1.6.10).
     (&[0x51, 0x80], Scalar::Other),
     (&[0x61, 0x80, 0x00], Scalar::Other),
     (&[0x71, 0xff, 0xff, 0xff, 0xfe], Scalar::Int(-2)),
     (&[0x54, 0x80], Scalar::Int(-128)),
     (&[0x81, 0x80, 0, 0, 0, 0, 0, 0, 0], Scalar::Long(i64::MIN)),
     (&[0x55, 0x7f], Scalar::Long(127)),
-    // The types float (§1.6.11) to char (§1.6.16).
+    // These are the types from float (§1.6.11) to char (§1.6.16).
     (&[0x72, 0x3f, 0x80, 0x00, 0x00], Scalar::Other),
     (&[0x82, 0x3f, 0xf0, 0, 0, 0, 0, 0, 0], Scalar::Other),
     (&[0x74, 0x22, 0x50, 0x00, 0x01], Scalar::Other),
     (&[0x84, 0x22, 0x34, 0, 0, 0, 0, 0, 1], Scalar::Other),
     (&[0x94, 0x22, 0x07, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1], Scalar::Other),
     (&[0x73, 0x00, 0x01, 0xf6, 0x00], Scalar::Other),
-    // §1.6.17 timestamp (2011-07-26T18:21:03.521Z), §1.6.18 uuid (f81d4fae-7dec-11d0-a765-00a0c91e6bf6)
+    // These are the types timestamp (§1.6.17) and uuid (§1.6.18), with the values 2011-07-26T18:21:03.521Z and
+    // f81d4fae-7dec-11d0-a765-00a0c91e6bf6.
     (&[0x83, 0x00, 0x00, 0x01, 0x31, 0x67, 0xed, 0x5f, 0x41], Scalar::Timestamp(0x0131_67ed_5f41)),
     (
         &[0x98, 0xf8, 0x1d, 0x4f, 0xae, 0x7d, 0xec, 0x11, 0xd0, 0xa7, 0x65, 0x00, 0xa0, 0xc9, 0x1e, 0x6b, 0xf6],
         Scalar::Uuid([0xf8, 0x1d, 0x4f, 0xae, 0x7d, 0xec, 0x11, 0xd0, 0xa7, 0x65, 0x00, 0xa0, 0xc9, 0x1e, 0x6b, 0xf6]),
     ),
-    // The types binary (§1.6.19) to symbol (§1.6.21).
+    // These are the types from binary (§1.6.19) to symbol (§1.6.21).
     (&[0xa0, 0x02, 0x00, 0xff], Scalar::Binary(&[0x00, 0xff])),
     (&[0xb0, 0, 0, 0, 2, 0x00, 0xff], Scalar::Binary(&[0x00, 0xff])),
     (b"\xa1\x1eHello Glorious Messaging World", Scalar::String("Hello Glorious Messaging World")),
@@ -98,7 +99,7 @@ fn every_width_of_a_format_code_is_known_from_its_high_half() {
 
 #[test]
 fn lists_maps_and_arrays_have_their_elements_in_each_width() {
-    // The encodings list0, list8 and list32 of a list (§1.6.22).
+    // A list has the encodings list0, list8 and list32 (§1.6.22).
     let lists: [&[u8]; 3] =
         [&[0x45], &[0xc0, 0x04, 0x02, 0x52, 0x07, 0x41], &[0xd0, 0, 0, 0, 0x07, 0, 0, 0, 0x02, 0x52, 0x07, 0x41]];
     for (octets, expected) in lists.into_iter().zip([&[][..], &[Some(7), None], &[Some(7), None]]) {
@@ -109,7 +110,7 @@ fn lists_maps_and_arrays_have_their_elements_in_each_width() {
         }
         assert_eq!(elements.element().unwrap(), None, "{octets:x?}");
     }
-    // §1.6.23 map8, map32: the count includes keys and values.
+    // A map has the encodings map8 and map32 (§1.6.23). Its count includes both keys and values.
     let maps: [&[u8]; 2] = [b"\xc1\x06\x02\xa3\x01k\x52\x01", b"\xd1\x00\x00\x00\x09\x00\x00\x00\x02\xa3\x01k\x52\x01"];
     for octets in maps {
         assert_length(octets);
@@ -118,7 +119,7 @@ fn lists_maps_and_arrays_have_their_elements_in_each_width() {
         assert_eq!(elements.number(), Ok(Some(1)));
         assert_eq!(elements.element(), Ok(None));
     }
-    // §1.6.24 array8, array32: all elements share one constructor.
+    // An array has the encodings array8 and array32 (§1.6.24). All its elements share one constructor.
     let arrays: [&[u8]; 2] =
         [b"\xe0\x06\x02\xa3\x01a\x01b", b"\xf0\x00\x00\x00\x0f\x00\x00\x00\x02\xb3\x00\x00\x00\x01a\x00\x00\x00\x01b"];
     for octets in arrays {
@@ -129,12 +130,12 @@ fn lists_maps_and_arrays_have_their_elements_in_each_width() {
 
 #[test]
 fn described_types_have_their_descriptor_and_their_value() {
-    // §1.3.4 and figure 1.4: a described type consists of a descriptor and a value of any type.
+    // A described type consists of a descriptor and a value of any type (§1.3.4 and figure 1.4).
     let url = b"\x00\xa3\x03URL\xa1\x1ehttp://example.org/hello-world";
     assert_length(url);
     let value = Reader::new(url).value().unwrap();
     assert_eq!((value.descriptor(), value.as_string()), (None, Some("http://example.org/hello-world")));
-    // §1.5, figure 1.17: a composite type is a described list. The descriptor may be a number or a symbol.
+    // A composite type is a described list (§1.5 and figure 1.17). Its descriptor may be a number or a symbol.
     let book = b"\x00\xa3\x11amqp:accepted:list\xc0\x01\x00";
     assert!(Reader::new(book).value().is_err(), "a symbol of 18 octets that says 17");
     for octets in

@@ -86,7 +86,7 @@ impl RunDirectory {
     fn create_named(path: &Path) -> Result<Self> {
         fs::create_dir_all(path).with_context(|| format!("cannot create the run directory {}", path.display()))?;
         let directory = Self { path: absolute(path)?, origin: DirectoryOrigin::User };
-        // Delete the runs of an older comparison, because they would count as runs of the next one.
+        // Delete the runs of an older comparison, because they would count as runs of the new comparison.
         for run in run_directories(&directory.path).iter().filter(|run| run.join("run.json").exists()) {
             remove_tree(run)?;
         }
@@ -179,7 +179,7 @@ impl RunDirectory {
     /// named is kept, except for the relay's spool in it.
     pub(super) fn discard(&self) {
         if self.origin == DirectoryOrigin::Generated {
-            // Ignore the error, because the user is about to see why the run failed, which matters more than a leftover
+            // Ignore the error. The user is about to see why the run failed, and this matters more than a leftover
             // directory.
             let _ = fs::remove_dir_all(&self.path);
         }

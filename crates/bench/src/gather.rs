@@ -160,7 +160,7 @@ pub(super) struct RunResults {
     pub(super) load_started_at: Duration,
     pub(super) observations: Vec<PartyObservation>,
     pub(super) surroundings: Surroundings,
-    /// CPU time in seconds that the bench itself used. It is left out of the usage by others in `surroundings`.
+    /// CPU time in seconds that the bench itself used. It must not count as usage by other processes in `surroundings`.
     pub(super) own_s: f64,
 }
 
@@ -242,7 +242,8 @@ pub(super) fn relay(
 
 fn relay_party(relay: &Relay, cpus: Option<&CpuList>, own: Option<&Record>) -> Option<Party> {
     relay.role()?;
-    // Only mailrun's own relay writes a run record. The number of workers, for example, is unknown for other servers.
+    // Only mailrun's own relay writes a run record. For other servers, the figures of such a record are unknown, for
+    // example the number of workers.
     let known = own.and_then(|record| record.parties.iter().find(|party| party.role == Role::Relay));
     Some(Party {
         durability: relay.durability(),

@@ -85,7 +85,8 @@ pub struct BenchOutcome {
 }
 
 impl BenchOutcome {
-    /// Makes the outcome of a merge of records. Only a run measures a relay's disk and memory, so both are unknown.
+    /// Makes the outcome of a merge of records. The relay's use of disk and memory is unknown, because only the bench
+    /// of a single run measures it.
     fn of_merge(record: Record, directory: PathBuf) -> Self {
         Self {
             record,
@@ -109,7 +110,8 @@ pub fn run(options: BenchOptions) -> Result<BenchOutcome> {
     run_with(&program, &options)
 }
 
-/// `program` is the mailrun executable, which the bench starts as source and as sink.
+/// Makes a single run, with a relay of its own. `program` is the mailrun executable, which the bench starts as source
+/// and as sink.
 fn run_with(program: &Path, options: &BenchOptions) -> Result<BenchOutcome> {
     run_in_series(program, options, &mut RelayKeeper::EachRun)
 }
@@ -365,8 +367,8 @@ fn await_settled(
     let Some(units) = &source.units else {
         return supervisor.await_count(gather::accepted_messages(&source.record), settled);
     };
-    // A message that was not answered 250 may still have reached the sink and be included in its count. If there are
-    // such messages, do not compare counts, but ask the sink which messages it has.
+    // The sink's count may include messages that were not answered 250. If there are messages without a 250, do not
+    // compare counts, but ask the sink which messages it has.
     let LedgerRow { rejected, failed, in_doubt, .. } = source.record.ledger;
     let has_strangers = [rejected, failed, in_doubt].into_iter().flatten().any(|count| count > 0);
     let own = supervisor.http_of(Role::Sink).filter(|_| has_strangers).map(RemoteSink::connect);

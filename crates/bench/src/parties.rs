@@ -63,17 +63,17 @@ const ALLOCATION_FAILED: &str = "memory allocation of ";
 /// this text, it fails with a complaint about the recipe, because the server is not at fault.
 pub(super) const BECAME_DAEMON: &str = "became a daemon";
 
-/// Environment variable with which the sink gets the password of the mailboxes' users.
+/// Environment variable that passes the password of the mailboxes' users to the sink.
 const MAILBOX_PASSWORD: &str = "MAILRUN_MAILBOX_PASSWORD";
 
-/// Exit status of a program that reports that it was ended by SIGTERM: 128 + 15.
+/// Exit status with which a program reports that SIGTERM ended it: 128 + 15.
 const SIGTERM_EXIT_CODE: i32 = 143;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ProcessScope {
-    /// Only the process that was started is measured.
+    /// The bench measures only the process that it started.
     Process,
-    /// The process that was started is measured and killed together with all of its descendants.
+    /// The bench measures and kills the process that it started together with all descendants of this process.
     Tree,
 }
 
@@ -96,10 +96,11 @@ pub(super) struct PartyCommand {
     /// Options that the process reads from standard input. `None` if the program is not mailrun itself.
     pub(super) options: Option<PartyOptions>,
     pub(super) environment: Vec<(OsString, OsString)>,
-    /// Directory of a server that the bench starts from a recipe, and by which it finds all processes of the server.
+    /// Directory of a server that the bench starts from a recipe. The bench needs it to find all processes of the
+    /// server.
     pub(super) recipe_directory: Option<PathBuf>,
-    /// Symbolic link to the directory of a recipe's server. Dropping the last copy of this `Arc` deletes the link, so a
-    /// copy must exist while the server runs.
+    /// Symbolic link with a short path to the directory of a recipe's server. Dropping the last copy of this `Arc`
+    /// deletes the link, so a copy must exist while the server runs.
     pub(super) short_link: Option<Arc<TempPath>>,
     pub(super) scope: ProcessScope,
     pub(super) group_leader: GroupLeader,
@@ -226,7 +227,8 @@ pub(super) struct PartyProcess {
     scope: ProcessScope,
     group: Option<ControlGroup>,
     usage: ProcessUsage,
-    /// Usage before the current run, which is subtracted from `usage`.
+    /// Usage of a relay that serves several runs, measured at the start of the current run. It is subtracted from
+    /// `usage`, so that only the current run counts.
     usage_before: Option<ProcessUsage>,
     memory: MemoryCurve,
     usage_by_second: UsageSampler,
@@ -355,7 +357,8 @@ impl PartyProcess {
         others.filter_map(named).collect()
     }
 
-    /// Returns an error that names the processes that the party left running and that the bench then killed.
+    /// Returns an error that names the processes that the party left running, or `None` if there were none. The bench
+    /// has killed these processes.
     pub(super) fn left_behind(&self) -> Option<anyhow::Error> {
         let names = Some(&self.left_behind).filter(|names| !names.is_empty())?;
         Some(anyhow!("the {} ended and left processes behind: {}", self.name, first_names(names)))
@@ -382,7 +385,7 @@ impl PartyProcess {
         self.usage
     }
 
-    /// Begins to count the process's CPU time and other usage for a run. Earlier usage is not included.
+    /// Begins to count the process's CPU time and other usage for a run. Earlier usage does not count for this run.
     pub(super) fn begin_run(&mut self) {
         self.memory = MemoryCurve::default();
         self.usage_by_second = UsageSampler::default();
@@ -390,8 +393,8 @@ impl PartyProcess {
         self.usage_before = Some(self.sample());
     }
 
-    /// The caller stops the sampling when the measured work is done, so that the CPU time of the shutdown is not
-    /// counted.
+    /// Ends the sampling of the process's usage. The caller does this when the measured work is done, so that the CPU
+    /// time of the shutdown is not counted.
     pub(super) fn stop_sampling(&mut self) {
         self.sampling_stopped = true;
     }
@@ -420,8 +423,8 @@ impl PartyProcess {
         }
     }
 
-    /// Checks that the process ran to its end. Status 1, 3 and 130 are no errors, because they are only the process's
-    /// verdict on the run, and the bench decides on a verdict itself.
+    /// Returns an error if the process could not do its work or was killed by a signal. The statuses 1, 3 and 130 are
+    /// no errors, because they are only the process's own verdict on the run, and the bench reaches a verdict itself.
     pub(super) fn check_exit(&self, status: ExitStatus) -> Result<()> {
         let name = self.name;
         match status.code() {
@@ -490,7 +493,8 @@ impl PartyProcess {
         if let Some(line) = output.lines().find(|line| line.starts_with(ALLOCATION_FAILED)) {
             return line.to_owned();
         }
-        // Skip the line that says where a process listens or which mailboxes it watches: it is no error message.
+        // Skip the line that says where a process listens or which mailboxes it watches, because it is no error
+        // message.
         let is_start = |line: &str| line.contains(": listening on ") || line.starts_with("mailrun sink: watching ");
         let is_telling = |line: &&str| !line.is_empty() && !is_start(line);
         let line = output.lines().rev().map(str::trim).find(is_telling);
@@ -520,8 +524,8 @@ impl PartyProcess {
         Pid::from_child(&self.child)
     }
 
-    /// Kills what is left of the process and of the processes that belong to it, waits for it, and reads the rest of
-    /// its output.
+    /// Kills the process, if it still runs, and all processes that belong to it. Then gets the exit status of the
+    /// process, and waits until the rest of its output has been read.
     fn reap(&mut self) -> std::io::Result<ExitStatus> {
         // These signals cannot hit a foreign process, because the kernel reuses the IDs of the process and its group
         // only after the wait below. Kill surviving children as well, because they would keep the output pipe open.
@@ -537,7 +541,8 @@ impl PartyProcess {
         if let Some(directory) = &self.recipe_directory {
             leftovers::kill_in(directory);
         }
-        // Kill the control group as well, because a daemon has left the process tree and the process group.
+        // Kill the control group as well, because it may still contain daemons, which have left the process tree and
+        // the process group.
         self.group.iter().for_each(ControlGroup::kill);
         let status = self.child.wait()?;
         leftovers::remove_other(self.child.id());
@@ -576,13 +581,13 @@ fn is_full(path: &Path) -> bool {
     rustix::fs::statvfs(path).is_ok_and(|filesystem| filesystem.f_bavail == 0)
 }
 
-/// Names a process, for example `exim4 (4711)`.
+/// Formats the name and the ID of a process for a message, for example `exim4 (4711)`.
 fn process_name(command: &str, pid: u32) -> String {
     format!("{} ({pid})", command.trim())
 }
 
-/// Lists processes, but names only the first few, because a server with a process for each message may leave a
-/// thousand.
+/// Lists processes for a message. Names only the first few of them, because a server that starts a process for each
+/// message may leave a thousand processes behind.
 fn first_names(names: &[String]) -> String {
     let more = match names.len().saturating_sub(MAX_LEFT_BEHIND) {
         0 => String::new(),
@@ -595,8 +600,8 @@ fn as_pid(number: u32) -> Option<Pid> {
     Pid::from_raw(i32::try_from(number).ok()?)
 }
 
-/// Sends each event that the process reports to the bench, and writes each line to the transcript, until the process
-/// closes its output.
+/// Reads the output of the process line by line until the process closes it. Writes each line to the transcript, and
+/// sends each event in it to the bench.
 fn read_events(stdout: impl BufRead, mut transcript: File, role: Role, events: &Sender<(Role, LiveEvent)>) {
     for line in stdout.split(b'\n').map_while(Result::ok) {
         // Ignore a failed write, because a full disk must not stop the run, and the record at the end reports it.

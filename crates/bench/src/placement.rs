@@ -10,7 +10,8 @@ use std::fs;
 /// By default, each process gets processors of its own if the host has at least this number of processors. With fewer,
 /// a process's share would be too small for its work.
 pub const APART_FROM: usize = 8;
-/// Minimum number of cores at which each process gets its own processors. The host must also have at least
+/// Minimum number of cores at which each process gets its own processors. If there is a relay, source and sink get a
+/// quarter of the cores each, which is no whole core if there are fewer than 4. The host must also have at least
 /// [`APART_FROM`] processors.
 const MIN_CORES: usize = 4;
 
@@ -72,7 +73,7 @@ fn cores_of(available: &[usize], siblings: impl Fn(usize) -> Option<CpuList>) ->
     cores.into_values().collect()
 }
 
-/// Returns all logical processors of the core to which this one belongs, as the kernel lists them in sysfs.
+/// Returns all logical processors of the core to which processor `number` belongs, as the kernel lists them in sysfs.
 fn siblings(number: usize) -> Option<CpuList> {
     let path = format!("/sys/devices/system/cpu/cpu{number}/topology/thread_siblings_list");
     fs::read_to_string(path).ok()?.trim().parse().ok()
@@ -113,7 +114,7 @@ mod tests {
 
     #[test]
     fn a_core_is_not_divided() {
-        // The host has four cores of two logical processors each, n and n + 4, which must stay together.
+        // The host has four cores. Core n has the logical processors n and n + 4, which must stay together.
         let siblings = |number: usize| CpuList::new(vec![number % 4, number % 4 + 4]);
         let cores = cores_of(&[0, 1, 2, 3, 4, 5, 6, 7], siblings);
         assert_eq!(cores, [[0, 4], [1, 5], [2, 6], [3, 7]]);

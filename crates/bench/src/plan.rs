@@ -13,12 +13,12 @@ use mailrun_process::party_options::{PartyOptions, value_name};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Duration of a bench for which the user gave neither a number of messages nor a duration.
+/// Duration of a bench without a relay, if the user gave neither a number of messages nor a duration.
 const DEFAULT_DURATION_S: f64 = 10.0;
 /// Duration of a bench with a relay, if the user gave neither a number of messages nor a duration. It is shorter than
 /// `DEFAULT_DURATION_S`, because the relay may take as long again to forward the mail that it has accepted.
 const RELAYED_DURATION_S: f64 = 8.0;
-/// Address of the bench's own sink, for which the kernel chooses a port.
+/// Address on which the bench's own sink listens. Because of port 0, the kernel chooses a free port.
 const ANY_PORT: &str = "127.0.0.1:0";
 
 /// Option that makes a sink watch mailboxes instead of listening.
@@ -59,10 +59,10 @@ pub struct BenchOptions {
     /// HTTP addresses of sinks whose clocks are compared with the clock of this host. They are set if this run sends
     /// only a part of a load. `mailrun merge` needs the result to judge the latencies of all parts.
     pub clock_sinks: Vec<String>,
-    /// Pause in arrivals after which missing messages count as lost. `None` means 2 s, or 10 s if a server passes the
-    /// mail on to the sink.
+    /// If no message arrives for this long, the messages that are still missing count as lost. `None` means 2 s, or
+    /// 10 s if a server passes the mail on to the sink.
     pub lost_after: Option<Duration>,
-    /// Status address of a second sink, which gets the notifications of mail that could not be delivered.
+    /// HTTP address of a second sink, to which the server sends notifications of mail that it could not deliver.
     pub bounces_to: Option<String>,
     pub live: LiveMode,
     /// Name of the run in the progress line, if it is one of several runs.
@@ -174,7 +174,8 @@ impl BenchOptions {
         }
     }
 
-    /// Makes the options for `mailrun sink`, which listens at `listen` or watches the mailboxes of the server there.
+    /// Makes the options for `mailrun sink`, which listens at the address `listen` or watches the mailboxes of a server
+    /// at this address.
     pub(super) fn sink_arguments(&self, run: RunId, files: &PartyFiles, listen: &str) -> PartyOptions {
         let own_certificate = (self.trusted == TrustedCertificate::OwnSink).then(|| files.certificate());
         let mailboxes = self.mailboxes().map(|mailboxes| mailboxes.sink_options(listen)).unwrap_or_default();
@@ -198,7 +199,7 @@ impl BenchOptions {
         let workload = &self.workload;
         let limit_s = self.duration_limit_s().filter(|_| workload.stages.is_empty());
         let arrival = Some(workload.arrival).filter(|arrival| !matches!(arrival, Arrival::Closed | Arrival::Market));
-        // Send no preflight message to a server that the bench has just started, because it is known to be ready, and
+        // Send no preflight message to a server that the bench has just started. This server is known to be ready, and
         // the message might use up a fault rule that is meant for the load.
         let is_own = !matches!(self.target, BenchTarget::Server { .. } | BenchTarget::Relay(Relay::Running { .. }));
         let options = of_party(run, files)

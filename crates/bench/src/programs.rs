@@ -60,14 +60,14 @@ impl<T: ComparedProgram> InstalledPrograms<T> {
         Ok(self)
     }
 
-    /// Returns the reasons why programs are left out, each with its programs.
+    /// Returns each reason why programs are left out, together with the names of these programs.
     fn reasons(&self) -> impl Iterator<Item = (&'static str, String)> {
         let reasons = [("not installed", &self.missing), ("installed, but unable to run", &self.broken)];
         let reasons = reasons.into_iter().filter(|(_, programs)| !programs.is_empty());
         reasons.map(|(why, programs)| (why, programs.join(", ")))
     }
 
-    /// Returns the lines for the user that name the programs that are left out.
+    /// Returns lines that tell the user which programs are left out of the comparison, and why.
     pub(crate) fn notes(&self) -> Vec<String> {
         self.reasons().map(|(why, programs)| format!("Not compared because {why}: {programs}.")).collect()
     }
@@ -86,7 +86,7 @@ pub(crate) fn own_program() -> Result<PathBuf> {
     std::env::current_exe().context("cannot find mailrun's own program file")
 }
 
-/// Finds a program by `name`, which is a path if it has a slash. Other names are searched in PATH and in the
+/// Finds a program by its name or path. A `name` with a slash is a path. Any other name is looked up in PATH and in the
 /// directories that `places` adds.
 pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
     if name.contains('/') {

@@ -46,8 +46,8 @@ impl LatestProgress {
         Self { source, ..Self::of(RunProtocol::Smtp, &server, &workload, &options.thresholds) }
     }
 
-    /// Creates the progress of a run that has not begun. Over MADES, one process is source and sink,
-    /// and reports as the source.
+    /// Creates the progress of a run that has not begun. In a MADES run, a single process is both source and sink, and
+    /// its reports count as reports of the source.
     pub(super) fn of(protocol: RunProtocol, server: &str, workload: &Workload, thresholds: &[Threshold]) -> Self {
         Self {
             protocol,
@@ -73,7 +73,7 @@ impl LatestProgress {
 
     pub(super) fn update_sink(&mut self, progress: LiveProgress) {
         if self.sink.is_none() {
-            // Clear the rate, because it has counted accepted messages and counts delivered messages from now on.
+            // Clear the rate, because it counted accepted messages before, and counts delivered messages from now on.
             self.rate.clear();
         }
         self.sink = Some(progress);
@@ -91,8 +91,8 @@ impl LatestProgress {
         // The elapsed time comes from the source's reports, which stop when the source ends. From then on, add the time
         // since the last report.
         let beyond_s = if silence_s > MAX_REPORT_INTERVAL_S { silence_s } else { 0.0 };
-        // Over MADES, one process is both source and sink, and it reports only latencies of delivery. Use its report as
-        // the sink's report. As the source's report, use a copy without latencies, because they belong to the sink.
+        // Over MADES, one process is both source and sink, and all latencies in its report are latencies of delivery.
+        // Use this report for the sink, and a copy without latencies for the source.
         let untimed = LiveProgress { run: LiveTimes::default(), ..self.source };
         let (figures, values) = match self.protocol {
             RunProtocol::Smtp => {
@@ -121,7 +121,8 @@ impl LatestProgress {
         self.sink.map_or(0, |sink| sink.delivered)
     }
 
-    /// Returns how many messages of the run have been delivered or have bounced, counted once per recipient.
+    /// Returns how many messages of the run have been delivered or have bounced. A message counts once for each of its
+    /// recipients.
     pub(super) fn settled(&self) -> u64 {
         self.sink.map_or(0, |sink| sink.settled)
     }

@@ -115,7 +115,7 @@ impl RelayKeeper {
     }
 
     /// Ends a run. If the relay is still running, takes it back from the supervisor, so that the next run can use it.
-    /// Returns what the supervisor has observed of the run's processes.
+    /// Returns the supervisor's observations of the run's processes, such as their CPU time.
     pub(super) fn finish_run(&mut self, supervisor: Supervisor) -> Vec<PartyObservation> {
         let (observations, running) = supervisor.finish_run();
         if let Self::Kept(RelaySeries { kept: Some(kept), .. }) = self {
@@ -124,8 +124,8 @@ impl RelayKeeper {
         observations
     }
 
-    /// Drops a kept relay that the run has stopped, so that the next run starts a new one. Its spool
-    /// is deleted only if no mail is missing, because missing mail may still be in the spool.
+    /// If the run has stopped the kept relay, forgets this relay, so that the next run starts a new one. Deletes the
+    /// relay's spool only if no mail is missing, because missing mail may still be in the spool.
     pub(super) fn settle(&mut self, options: &BenchOptions, record: &Record) -> Result<()> {
         let Self::Kept(series) = self else { return Ok(()) };
         let Some(kept) = series.kept.take_if(|kept| kept.process.is_none()) else { return Ok(()) };
@@ -150,7 +150,7 @@ impl RelayKeeper {
         let KeptRelay { directory, process, .. } = *kept;
         if let Some(relay) = process {
             let mut supervisor = Supervisor::with_relay(options, relay)?;
-            // Ignore a relay that does not exit cleanly, because all runs are finished, so their results cannot change.
+            // Ignore how the relay exits, because all runs are finished and their results cannot change.
             supervisor.stop_relay(PartyProcess::terminate)?;
         }
         directory.remove_spool()
@@ -223,7 +223,7 @@ impl Drop for RelaySeries {
         if let Some(kept) = self.kept.take() {
             let KeptRelay { directory, process, .. } = *kept;
             drop(process);
-            // Ignore this error, because the error that ended the series is the one to report.
+            // Ignore this error, because the user needs to see the error that ended the series.
             let _ = directory.remove_spool();
         }
     }
@@ -252,8 +252,8 @@ fn start_both(
     let mailboxes = launch::free_port()?.to_string();
     let address = start_relay(program, options, directory, &mailboxes, supervisor, sampler)?;
     start_sink(supervisor, &mailboxes)?;
-    // Count the relay's CPU time only from now on. The relay has spent CPU time on the sink's logins to the mailboxes,
-    // which are not part of the run.
+    // Count the relay's CPU time only from now on. So far, the relay has spent CPU time on the sink's logins to the
+    // mailboxes, which are not part of the run.
     supervisor.begin_relay_usage();
     Ok((address, mailboxes))
 }
@@ -272,7 +272,7 @@ fn start_relay(
         return Ok(address.clone());
     }
     let launch = launch::prepare(relay, options, program, directory, sink)?;
-    // Restart the sampler, because preparing the relay, for example unpacking its root, is no part of the run.
+    // Restart the sampler, because preparing the relay, for example unpacking its root, is not part of the run.
     *sampler = HostSampler::start();
     let started = supervisor.start_relay(launch.context("no relay can be started")?);
     options.listener.remove_secrets(directory);

@@ -23,8 +23,8 @@ use std::time::{Duration, Instant};
 pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// Interval at which the bench asks the sink for its counts while the load is sent.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
-/// If no message arrives for this long, the bench stops waiting. A working relay pauses for less between deliveries.
-/// But it waits longer before it retries a message, so the bench reports a message that waits for a retry as missing.
+/// If no message arrives for this long, the bench stops waiting. Between deliveries, a working relay makes shorter
+/// pauses. But it waits longer before it retries a message, so the bench reports such a message as missing.
 pub(super) const QUIET_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit for an answer of the sink. The largest answer, a list of messages, has 64 MB and takes 6.4 s at 10 MB/s.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -46,7 +46,7 @@ pub(super) struct RemoteRunStatus {
 }
 
 impl RemoteRunStatus {
-    /// Returns how many messages have been delivered or have bounced, counted once per recipient.
+    /// Returns how many messages have been delivered or have bounced. A message counts once for each of its recipients.
     pub(super) fn settled(self) -> u64 {
         self.delivered.saturating_add(self.bounced)
     }
@@ -66,8 +66,8 @@ pub(super) struct RemoteSink {
     bounces: Option<Box<Self>>,
 }
 
-/// Counts the messages of a run that have been delivered or have bounced, once per recipient. The count comes from a
-/// remote sink, which is asked at most once every `POLL_INTERVAL`.
+/// Number of messages of a run that have been delivered or have bounced, counted once for each recipient. It comes from
+/// a remote sink, which is asked at most once every `POLL_INTERVAL`.
 pub(super) struct PolledCount<'s> {
     sink: Option<(&'s RemoteSink, RunId)>,
     count: u64,
@@ -85,7 +85,7 @@ impl<'s> PolledCount<'s> {
             && self.asked_at.is_none_or(|at| at.elapsed() >= POLL_INTERVAL)
         {
             self.asked_at = Some(Instant::now());
-            // Keep the previous count if the sink does not answer, because its failure is reported when its results are
+            // If the sink does not answer, keep the previous count. The failure is reported when the sink's results are
             // fetched.
             self.count = sink.run_status(run).map_or(self.count, |status| status.settled());
         }
@@ -147,7 +147,7 @@ impl RemoteSink {
         self.quiet_timeout
     }
 
-    /// Sets the pause in arrivals after which the bench stops waiting. `None` keeps the default.
+    /// Sets the time without arrivals after which the bench stops waiting. `None` keeps the default.
     pub(super) fn lost_after(self, pause: Option<Duration>) -> Self {
         Self { quiet_timeout: pause.unwrap_or(self.quiet_timeout), ..self }
     }
@@ -177,8 +177,8 @@ impl RemoteSink {
         SinkWatch { _stop: stop }
     }
 
-    /// Waits until all accepted messages have arrived or no new ones arrive, or until the user does not want to wait.
-    /// Then fetches the sink's record and ledger of the run.
+    /// Waits until all accepted messages have arrived, until no new messages arrive, or until the user asks to stop
+    /// waiting. Then fetches the sink's record and ledger of the run.
     pub(super) fn await_arrivals(
         &self,
         run: RunId,
@@ -245,8 +245,8 @@ impl RemoteSink {
         Ok(status)
     }
 
-    /// Returns three lists of messages, each counted once per recipient: those that arrived, those that bounced, and
-    /// those that arrived only under other addresses.
+    /// Returns three ledgers, in which a message has an entry for each recipient: messages that arrived, messages that
+    /// bounced, and messages that arrived only under addresses to which they had not been sent.
     pub(super) fn units(&self, run: RunId) -> Result<[Ledger; 3]> {
         let read = |body: &[u8]| Ledger::read_arrivals(body).context("its ledger cannot be read");
         let mut ledgers = self.get(&format!("/ledger/{run}/units"), read)?.unwrap_or_default();
@@ -323,15 +323,15 @@ impl SinkClocks {
         Ok(Self(sinks.into_iter().map(measured).collect()))
     }
 
-    /// Measures the clocks again after the load, records the clocks of other hosts, and judges whether latencies of
-    /// delivery can be trusted.
+    /// Measures the clocks again after the load, and records the clocks of other hosts. Adds a reason to the verdict if
+    /// the clocks are too inexact to trust the latencies of delivery.
     pub(super) fn finish(self, record: &mut Record, remote_sink: Option<&RemoteSink>) {
         let Some(own) = &mut record.clock else { return };
         let after = self.0.into_iter().map(|(sink, before)| before_and_after(before, sink.clock()));
         let rows: Vec<Option<SinkClockRow>> = after.collect();
         own.sinks = rows.iter().flatten().filter(|sink| sink.boot != own.boot).cloned().collect();
-        // Without a remote sink, this run has no delivery latencies between two hosts. `mailrun merge` judges the
-        // delivery latencies of a divided load.
+        // Without a remote sink, this run has no delivery latencies between two hosts. If several hosts share the load,
+        // `mailrun merge` judges their delivery latencies.
         if remote_sink.is_none() {
             return;
         }

@@ -1,8 +1,8 @@
 //! A scenario is a TOML file that says what a bench of several runs measures, or what load a bench of one run offers.
 //!
-//! A file for several runs has the key `measure`, and may have a `title`. All other keys have the names of options of
-//! that measurement, or of the bench. The caller checks these keys against the options. Each key and value keeps its
-//! position, so that errors have the form `FILE:LINE:COLUMN: words`.
+//! A file for several runs has the key `measure`, and may have a `title`. All other keys are names of options of that
+//! measurement, or of the bench. The caller checks these keys against the options. This module keeps the position of
+//! each key and value, so that errors have the form `FILE:LINE:COLUMN: words`.
 use super::toml_file::MAX_BYTES;
 use mailrun_process::toml_file::{ConfigError, unknown_key};
 use std::ops::Range;
@@ -12,20 +12,21 @@ use toml::de::{DeTable, DeValue};
 
 const MAX_LIST: usize = 100;
 const MAX_TITLE: usize = 120;
-/// Tables with which a file may group its keys. A key has the same meaning inside and outside of a table.
+/// Tables in which a file may group its keys. A key has the same meaning inside and outside of a table.
 const TABLES: [&str; 4] = ["workload", "matrix", "search", "targets"];
 
 /// Keys of a table `[[stage]]`, which describes one stage of the load.
 const STAGE: [&str; 4] = ["time", "rate", "name", "thresholds"];
-/// A file can list its requirements on the whole load under either of these two keys. `join_thresholds` adds the
-/// requirements on single stages to that list.
+/// Keys with a list of thresholds. A file may use either of the two for the thresholds of the whole load.
+/// `join_thresholds` adds the thresholds of single stages to this list.
 const THRESHOLDS: [&str; 2] = ["threshold", "thresholds"];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scenario {
     file: PathBuf,
     pub title: Option<String>,
-    /// Value of the key `measure`, which names the kind of measurement. `None` for a load, which has no such key.
+    /// Value of the key `measure`, which names the kind of measurement. `None` for the file of a load, which has no
+    /// such key.
     pub measure: Option<ScenarioValue>,
     /// All keys except `measure` and `title`, in alphabetical order within their table.
     pub keys: Vec<ScenarioKey>,
@@ -35,12 +36,12 @@ pub struct Scenario {
 pub struct ScenarioKey {
     pub name: String,
     place: Place,
-    /// A single value, or all values of the list if the key has a list.
+    /// The value of the key or, if the key has a list, all values of the list.
     pub values: Vec<ScenarioValue>,
     pub is_list: bool,
 }
 
-/// Value of a key, as text in the form in which users type it on the command line.
+/// Value of a key, as the text that users would type on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScenarioValue {
     pub text: String,
@@ -148,8 +149,8 @@ impl ScenarioKey {
     }
 }
 
-/// Moves the thresholds of single stages into the list of thresholds for the whole load. If a file has such a list as
-/// `threshold` and as `thresholds`, keeps both keys, so that the caller's check refuses the second key.
+/// Moves the thresholds of single stages into the list of thresholds for the whole load. If a file has both keys,
+/// `threshold` and `thresholds`, for the whole load, keeps both, so that the caller's check refuses the second one.
 fn join_thresholds(keys: &mut Vec<ScenarioKey>) {
     let (of_stages, others): (Vec<_>, Vec<_>) = std::mem::take(keys).into_iter().partition(ScenarioKey::is_of_stage);
     *keys = others;

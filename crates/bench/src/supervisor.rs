@@ -27,21 +27,21 @@ use std::process::ExitStatus;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-/// Maximum time that `process_events` waits for a report, so that the display is updated in between.
+/// Maximum time that `process_events` waits for a report. It is short, so that the display is updated often.
 const EVENT_TIMEOUT: Duration = Duration::from_millis(50);
 const LISTEN_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time that a process has to write its files and exit after it is asked to stop.
 const STOP_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time that a process has to exit after the user's second request to stop.
 const URGENT_STOP_TIMEOUT: Duration = Duration::from_secs(5);
-/// Pause in arrivals after which the bench expects no more messages. It is short, because the source sends directly to
-/// the bench's own sink.
+/// If no message arrives for this long, the bench expects no more messages. The time is short, because the source sends
+/// directly to the bench's own sink.
 const QUIET_TIMEOUT: Duration = Duration::from_secs(2);
-/// Pause in arrivals after which the bench expects no more messages from a relay. A working relay may pause, but has no
-/// reason to wait for longer, because its next hop accepts everything.
+/// If no message arrives for this long, the bench expects no more messages from a relay. A working relay may pause, but
+/// has no reason to pause for longer, because its next hop accepts everything.
 const RELAY_QUIET_TIMEOUT: Duration = Duration::from_secs(10);
-/// Pause in arrivals after which the bench expects no more messages, if the sink cannot read a mailbox at the moment.
-/// The pause is long, because the sink tries to open the mailbox again only every 5 s, and a server that has just been
+/// If no message arrives for this long while the sink cannot read a mailbox, the bench expects no more messages. The
+/// time is long, because the sink tries to open the mailbox again only every 5 s, and a server that has just been
 /// started may be slow to answer a login.
 pub(super) const CLOSED_MAILBOX_TIMEOUT: Duration = Duration::from_secs(30);
 const IDLE_POLL_INTERVAL: Duration = Duration::from_millis(300);
@@ -90,12 +90,12 @@ pub(super) struct Supervisor {
     /// Set if there is a relay between the source and the sink. The relay may be the bench's own or
     /// one that was already running, such as a server in front of a remote sink.
     has_relay: bool,
-    /// Pause in arrivals after which no more messages are expected.
+    /// If no message arrives for this long, the bench expects no more messages.
     quiet_timeout: Duration,
     /// CPU time and memory of the relay's earlier processes, if the relay was restarted during the run.
     previous_relay: Option<PartyObservation>,
     load_started_at: Option<LoadStart>,
-    /// Processes that ended without having been asked to.
+    /// Deaths of processes that ended although nobody had asked them to, exited with a failure, or had to be killed.
     deaths: Vec<(Role, Death)>,
     /// Run records that processes printed on standard output, because they could not write them to their files.
     unwritten: Vec<(Role, Record)>,
@@ -269,7 +269,7 @@ impl Supervisor {
         let name = self.party(role).name;
         loop {
             let ended = self.party(role).poll()?;
-            // Check whether the process has ended before reading its reports, so that its last report is not missed.
+            // Read the reports after checking whether the process has ended, so that its last report is not missed.
             self.process_events();
             if let Some(listening) = self.listening.iter().find(|listening| listening.role == role) {
                 let first = listening.addresses.first().cloned();
@@ -330,11 +330,11 @@ impl Supervisor {
         }
     }
 
-    /// Waits until the sink has received as many messages as were accepted, or until no more arrive. The count includes
-    /// duplicates and mail from other senders, so use this function only for mail without trace headers, which cannot
-    /// be counted more exactly.
+    /// Waits until the sink has received `accepted` messages, or until no more arrive. The count includes duplicates
+    /// and mail from other senders, so use this function only for mail without trace headers, which cannot be counted
+    /// more exactly.
     ///
-    /// If the user has already stopped the load, a relay still gets time to deliver what it accepted until then. A
+    /// If the user has already stopped the load, a relay still gets time to deliver the mail that it has accepted. A
     /// further request to stop ends the wait.
     pub(super) fn await_arrivals(&mut self, accepted: u64) -> Result<Completeness> {
         self.await_count(accepted, LatestProgress::delivered)
@@ -380,7 +380,7 @@ impl Supervisor {
         Ok(if is_complete { Completeness::All } else { Completeness::NotAll })
     }
 
-    /// Returns a request to stop: only a stronger request ends a wait for arrivals. If the user's first request has
+    /// Returns the strongest request to stop that does not end a wait for arrivals. If the user's first request has
     /// already ended the load, the wait ignores that request, because a relay still needs time to deliver. Without a
     /// relay, any request ends the wait.
     pub(super) fn request_before_wait(&self) -> StopRequest {
@@ -433,8 +433,8 @@ impl Supervisor {
         }
     }
 
-    /// Calls `stop` to make the relay end, and waits for the end. Returns an error if other processes of the relay
-    /// still run, or if the relay could not write its run record. Any other failing exit status is recorded as the
+    /// Calls `stop` to make the relay end, and waits until it has ended. Returns an error if the relay left other
+    /// processes running, or if it could not write its run record. Any other failing exit status is recorded as the
     /// relay's death.
     pub(super) fn stop_relay(&mut self, stop: impl Fn(&PartyProcess)) -> Result<Option<anyhow::Error>> {
         self.stop_party(Role::Relay, &stop)
@@ -636,7 +636,7 @@ impl Supervisor {
         }
     }
 
-    /// Returns the seconds since the load began, or 0 before that.
+    /// Returns the seconds since the load began, or 0 before the load.
     fn load_s(&self) -> f64 {
         self.load_started_at.map_or(0.0, |began| began.instant.elapsed().as_secs_f64())
     }
@@ -652,8 +652,8 @@ mod tests {
     fn the_wait_ends_when_what_was_accepted_is_there_and_not_when_as_much_else_is() {
         let quiet = Duration::from_millis(150);
         // Each report of the sink has the number of messages that have arrived, and the number of mailboxes that the
-        // sink cannot read. If `has_last` is false, one of the 10 accepted messages never arrives, even if 10 messages
-        // arrive.
+        // sink cannot read. The server has accepted 10 messages. If `has_last` is false, one of them never arrives,
+        // even if 10 messages arrive.
         for (situation, reports, has_last, expected) in [
             ("all", vec![(10, 0)], true, Completeness::All),
             ("one whose 250 was lost instead of one that was accepted", vec![(10, 0)], false, Completeness::NotAll),
@@ -669,7 +669,7 @@ mod tests {
                 for (settled, closed) in reports {
                     let progress = LiveProgress { settled, closed, ..LiveProgress::default() };
                     events.send((Role::Sink, LiveEvent::Progress(progress))).unwrap();
-                    // If a report says that a mailbox cannot be read, the next report comes only after three times the
+                    // After a report that a mailbox cannot be read, the next report comes only after three times the
                     // quiet time-out. The supervisor must wait for it, because the missing mail may be in that mailbox.
                     std::thread::sleep(if closed > 0 { 3 * quiet } else { quiet / 3 });
                 }

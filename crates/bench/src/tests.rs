@@ -1,5 +1,5 @@
-//! Tests of the bench with a shell script as source, relay and sink. They check what the bench
-//! itself does, and no mail is sent.
+//! Tests of the bench with a shell script instead of mailrun's source, relay and sink. They check what the bench itself
+//! does, and no mail is sent.
 use super::plan::{BenchOptions, BenchPreflight, BenchTarget};
 use super::relay::{Relay, RelayDurability};
 use super::relay_keeper::RelayKeeper;
@@ -19,11 +19,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// Number of messages that the script reports as accepted when it is the source.
+/// Number of messages that the script reports as accepted when it acts as the source.
 const UNITS: u64 = 1_000;
 
-/// Acts as any party. Copies prepared results to the paths in its options, prints the output of the
-/// party, and exits as the test wants.
+/// Script that the bench starts as source, relay and sink. It runs the commands that the test has written for its role
+/// into `ROLE.sh`. `finish` copies prepared results to the paths in the options, and exits.
 const SCRIPT: &str = r#"#!/bin/sh
 here=$(dirname "$0")
 role=$1
@@ -59,7 +59,7 @@ echo '{"event":"listening","smtp":["127.0.0.1:40002"],"http":null}'
 while :; do sleep 0.2; done
 "#;
 
-/// Sets the number of units that had this fate in a run.
+/// Sets how many units of a run had this fate. For example, `Fate::Lost` sets the number of lost units.
 pub(super) fn set_fate(record: &mut Record, fate: Fate, units: u64) {
     let ledger = &mut record.ledger;
     let field = match fate {
@@ -77,7 +77,7 @@ pub(super) fn set_fate(record: &mut Record, fate: Fate, units: u64) {
     *field = Some(units);
 }
 
-/// Makes a threshold that a run has met its only one.
+/// Replaces all thresholds in a record with a single one, which the run has met.
 pub(super) fn set_threshold(record: &mut Record, expression: &str) {
     record.thresholds =
         vec![ThresholdRow { expression: expression.to_owned(), passed: true, ..ThresholdRow::default() }];
@@ -95,7 +95,7 @@ pub(super) fn options() -> BenchOptions {
     }
 }
 
-/// A ledger with the sequence numbers 0 to `units` - 1.
+/// Returns a ledger with the sequence numbers 0 to `units` - 1.
 pub(super) fn ledger(units: u64) -> Ledger {
     let mut ledger = Ledger::default();
     for sequence in 0..units {
@@ -104,7 +104,7 @@ pub(super) fn ledger(units: u64) -> Ledger {
     ledger
 }
 
-/// The bytes of a file with this ledger.
+/// Returns the contents of a ledger file with the sequence numbers 0 to `units` - 1.
 pub(super) fn ledger_bytes(units: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
     ledger(units).write_to(&mut bytes).expect("a vector takes all");
@@ -133,8 +133,9 @@ struct BenchFixture {
 }
 
 impl BenchFixture {
-    /// Creates the script and the prepared results. `source` and `sink` are the parties' parts of
-    /// the script. The sink's results have the first `delivered` units.
+    /// Writes the script and the prepared results into a new directory. `source` and `sink` are the shell commands that
+    /// the script runs when it acts as the source or as the sink. In the sink's results, the first `delivered` units
+    /// have arrived.
     fn new(source: &str, sink: &str, delivered: u64) -> Self {
         let place = tempfile::tempdir().expect("a directory");
         let write = |name: &str, bytes: &[u8]| fs::write(place.path().join(name), bytes).expect("written");
@@ -248,7 +249,7 @@ echo '{"event":"progress","elapsed_s":1,"created":1000,"accepted":1000,"recipien
 while :; do sleep 0.02; done
 "#;
 
-/// A party that listens, and is killed when the source has begun.
+/// A party that says that it listens, and kills itself with SIGKILL as soon as the source has begun.
 const DYING: &str = r#"echo '{"event":"listening","smtp":["127.0.0.1:1"],"http":null}'
 until [ -e "$here/begun" ]; do sleep 0.02; done
 kill -9 $$
@@ -259,7 +260,7 @@ fn death(record: &Record, role: Role) -> &Death {
     party.died.as_ref().expect("it died")
 }
 
-/// Asserts that the run failed because this party died, and that this reason comes first.
+/// Asserts that the run failed because this party died in the way `how`, and that this reason comes first.
 fn assert_failed_by(record: &Record, role: Role, how: &str) {
     assert_eq!(death(record, role).how, how);
     assert_eq!((record.verdict.outcome, record.verdict.causes[0]), (Some(Outcome::Fail), Cause::Died));
@@ -281,7 +282,7 @@ fn a_sink_that_dies_fails_the_run_and_the_sources_figures_stay() {
 #[test]
 fn a_sink_that_dies_behind_a_relay_fails_the_run_and_the_sources_figures_stay() {
     let fixture = BenchFixture::relayed(STOPPED_SOURCE, GOOD_RELAY, 0);
-    // The sink reports an HTTP address, as it does behind a relay, at which nobody listens any more.
+    // The sink reports an HTTP address, as every sink behind a relay does, but nobody listens there any more.
     let sink = DYING.replace("\"http\":null", "\"http\":\"127.0.0.1:1\"");
     fs::write(fixture.place.path().join("sink.sh"), sink).expect("written");
     // One message was refused, so the counts alone do not tell the bench whether all accepted messages have arrived.
@@ -296,7 +297,7 @@ fn a_sink_that_dies_behind_a_relay_fails_the_run_and_the_sources_figures_stay() 
 
 #[test]
 fn a_second_sink_that_is_gone_at_the_end_leaves_the_report() {
-    // The second sink answers only before the load.
+    // The second sink answers only before the load, so its results are missing at the end.
     let second = serve(|path| if path == "/status" { (200, b"{}".to_vec()) } else { (500, Vec::new()) });
     let fixture = BenchFixture::new(GOOD_SOURCE, GOOD_SINK, UNITS);
     let options = BenchOptions { out: Some(fixture.results()), bounces_to: Some(second.to_string()), ..options() };
@@ -406,7 +407,7 @@ fn a_relay_that_knows_no_better_end_than_the_signals_has_stopped() {
     assert!(record.verdict.why.ends_with("its last message: disk full."), "{}", record.verdict.why);
 }
 
-/// A relay that notes its process ID and exits with status 3 as soon as the file `die` exists.
+/// A relay that appends its process ID to the file `pids`, and exits with status 3 as soon as the file `die` exists.
 const SERIES_RELAY: &str = r#"trap 'exit 0' TERM
 echo $$ >> "$here/pids"
 echo '{"event":"listening","smtp":["127.0.0.1:40002"],"http":null}'

@@ -1,4 +1,5 @@
-//! Searches for the highest load that meets a single goal. Uses the trials of all goals to choose the next load.
+//! Searches for the highest load that meets a single goal. If there are several goals, the search for each of them uses
+//! all trials to choose its next load, because each trial is judged for all goals.
 //!
 //! ```text
 //! no bound           the estimate, or the middle of the bounds of the level before
@@ -16,8 +17,8 @@ const MAX_DOUBLINGS: usize = 20;
 /// To divide an interval, the search prefers a load near the middle that already has trials, because such a load may
 /// need fewer new trials. A load counts as near if its distance from the middle is at most a quarter of the interval.
 const MIDDLE: f64 = 0.25;
-/// Relative tolerance for the width of an interval. Its two bounds are rounded to six digits, so it may be slightly
-/// wider than requested.
+/// Relative tolerance for the width of an interval. The two bounds are rounded to six digits, so the interval may be
+/// slightly wider than requested.
 const ROUNDING: f64 = 1e-4;
 /// After an overloaded trial, the search continues at the rate that the server delivered, but not below this share of
 /// the trial's load.
@@ -46,7 +47,8 @@ enum NextLoad {
 pub(crate) struct GoalSearch {
     goal: usize,
     level: usize,
-    /// Bounds of the capacity that the search found with lower precision. It now begins between them to save trials.
+    /// Bounds of the capacity that the search found on the previous level, with lower precision. To save trials, the
+    /// search on the current level begins between them.
     hint: LoadBounds,
     finding: Option<GoalFinding>,
 }
@@ -56,7 +58,7 @@ impl GoalSearch {
         Self { goal, level: 0, hint, finding: None }
     }
 
-    /// Returns the next trial that the search needs, as its level of precision and its load. Levels that need no more
+    /// Returns the level of precision and the load of the next trial that the search needs. Levels that need no more
     /// trials are skipped. Returns `None` if the search needs no trial now. A later call can return a trial again, if a
     /// trial for another goal shows that a lower load is already bad.
     pub(crate) fn advance(&mut self, facts: &SearchFacts) -> Option<(usize, f64)> {
@@ -123,7 +125,7 @@ impl GoalSearch {
     }
 
     /// Returns the lowest load that the generator could not offer. Returns `None` while the upper bound of the previous
-    /// level is lower and has yet to be tried.
+    /// level is below this load and has not been judged on the current level yet.
     fn ceiling(&self, bounds: LoadBounds, facts: &SearchFacts) -> Option<f64> {
         let is_open = |hint: f64| bounds.upper.is_none() && bounds.lower.is_none_or(|lower| lower < hint);
         facts.ceiling.filter(|ceiling| !self.hint.upper.is_some_and(|hint| hint < *ceiling && is_open(hint)))

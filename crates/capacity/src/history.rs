@@ -2,7 +2,8 @@
 use crate::settings::{CapacityGoal, SearchLevel, SearchSettings};
 use crate::trial::TrialFigures;
 
-/// Number of void trials in a row after which a load counts as impossible to offer.
+/// If this number of trials in a row at a load is void, because something other than the server was the bottleneck, the
+/// load counts as impossible to offer.
 const MAX_VOIDS: u32 = 3;
 /// Relative tolerance when sums of durations are compared, because floating-point sums have rounding errors.
 const ROUNDING: f64 = 1e-9;
@@ -45,8 +46,8 @@ struct MeasuredLoad {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TrialHistory {
     loads: Vec<MeasuredLoad>,
-    /// Goals that a confirmation trial missed. Each entry has the goal's index and a rate from which all loads count as
-    /// bad for this goal.
+    /// Goals that a confirmation trial missed. Each entry has the goal's index and a rate. This rate and all higher
+    /// rates count as bad for the goal.
     refuted: Vec<(usize, f64)>,
 }
 
@@ -145,15 +146,15 @@ impl TrialHistory {
         self.classes(goal, level, exceed_ratio).filter(is_meant).map(|(rate, _)| rate)
     }
 
-    /// Returns the highest throughput that any trial at this load has reached.
+    /// Returns the highest rate that the server delivered in any trial at this load.
     pub(crate) fn delivered_per_s(&self, rate_per_s: f64) -> Option<f64> {
         let load = self.loads.iter().find(|load| load.rate_per_s == rate_per_s)?;
         let finite = load.trials.iter().map(|trial| trial.delivered_per_s).filter(|rate| rate.is_finite());
         finite.reduce(f64::max)
     }
 
-    /// Returns the conditional throughput (RFC 9971) at a good load: the load minus the loss of its worst trial. First,
-    /// the share of the trials that may be bad (the exceed ratio) is left out, beginning with the worst trial.
+    /// Returns the conditional throughput (RFC 9971) at a good load: the load minus the loss of the worst trial that
+    /// counts. The worst trials do not count, up to the share of trials that may be bad (the exceed ratio).
     pub(crate) fn throughput(&self, goal: usize, rate_per_s: f64, settings: &SearchSettings) -> Option<f64> {
         let load = self.loads.iter().find(|load| load.rate_per_s == rate_per_s)?;
         let graded = load.trials.iter().map(|trial| (trial.grades[goal].loss_ratio, trial.duration_s));
@@ -240,7 +241,8 @@ mod tests {
         let settings = SearchSettings::default();
         let losses = [0.004, 0.0, 0.9, 0.002, 0.8, 0.006, 0.7];
         let history = history(&losses.map(|loss| (1_000.0, loss)));
-        // Half of the time may be bad: three of the seven trials of 5 s. The worst of the other four trials lost 0.6 %.
+        // By default, half of the trial time may be bad, so the worst three of the seven trials of 5 s are left out.
+        // The worst of the other four trials lost 0.6 %.
         let throughput = history.throughput(0, 1_000.0, &settings).unwrap();
         assert!((throughput - 994.0).abs() < 1e-6, "{throughput}");
         assert_eq!(history.throughput(0, 7.0, &settings), None);

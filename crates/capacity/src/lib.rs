@@ -1,4 +1,5 @@
-//! Finds by trials the highest rate that meets a goal, and plans the number of servers from it.
+//! Finds the highest rate at which a server meets a goal, by a series of trials, and computes from this rate how many
+//! servers are needed.
 //!
 //! ```text
 //! CapacitySearch ── next_step ──→ SearchStep::Measure(SearchTrial) ── the caller loads the server ──┐

@@ -20,9 +20,10 @@ pub struct PlanningInputs {
 pub struct CapacityPlan {
     /// Rate that one server can sustain: capacity × safety.
     pub stable_per_s: f64,
-    /// Number of servers that the peak needs. `None` if no peak was given.
+    /// Number of servers that are needed for the peak rate. `None` if no peak rate was given.
     pub instances: Option<u64>,
-    /// Share by which the rate that all planned servers can sustain together exceeds the peak rate: 0.2 for 20 %.
+    /// Together, the planned servers can sustain more than the peak rate. This is the excess as a share of the peak
+    /// rate, for example 0.2 for 20 %.
     pub headroom: Option<f64>,
     /// Number of users that one server can serve in the busy hour. `None` if `messages_per_user` was not given.
     pub users: Option<u64>,
@@ -46,8 +47,10 @@ pub enum PlanningError {
 }
 
 impl PlanningInputs {
+    /// Computes how many servers the peak needs, and how much one server can do.
+    ///
     /// # Errors
-    /// Fails if an input is not positive, or if the peak needs more than a million servers.
+    /// Fails if an input is not positive, if the safety is above 1, or if the peak needs more than a million servers.
     pub fn plan(&self) -> Result<CapacityPlan, PlanningError> {
         let is_amount = |value: f64| value.is_finite() && value > 0.0;
         let invalid = |value: Option<f64>| value.filter(|value| !is_amount(*value));

@@ -4,11 +4,12 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GoalFinding {
-    /// Both bounds were found, and are as close to each other as requested.
+    /// The search found a lower and an upper bound of the capacity, which are as close to each other as requested.
     Found,
     /// The highest rate of the search meets the goal, so the capacity may be above the range that was searched.
     HighestRateHeld,
-    /// The generator, the sink or the host could not keep up above the lower bound, so the server may be faster.
+    /// At rates above the lower bound, the generator, the sink or the host could not keep up, so the server may be
+    /// faster.
     GeneratorLimit,
     /// The lowest rate of the search misses the goal, so the capacity is below the range that was searched.
     LowestRateMissed,
@@ -70,7 +71,7 @@ pub struct SearchResult {
 }
 
 impl SearchResult {
-    /// Returns the rate that meets every goal, or `None` if there is a goal that no rate meets.
+    /// Returns the highest rate that meets every goal, or `None` if there is a goal that no tried rate meets.
     pub fn capacity_per_s(&self) -> Option<f64> {
         let rates: Option<Vec<f64>> = self.goals.iter().map(|goal| goal.throughput_per_s).collect();
         rates?.into_iter().reduce(f64::min)

@@ -6,8 +6,8 @@ use crate::result::{GoalFinding, SearchEnding, SearchResult, TrialEntry};
 use crate::settings::{CapacityGoal, SearchError, SearchSettings, SearchStart};
 use crate::trial::{SearchTrial, TrialFigures, TrialLoad, TrialOutcome};
 
-/// If a confirmation trial misses a goal, all loads from the rate that the server delivered in it count as bad. This
-/// rate is raised to 80 % of the trial's load if the server delivered even less.
+/// If a confirmation trial misses a goal, the rate that the server delivered in this trial and all higher rates count
+/// as bad. If the server delivered less than 80 % of the trial's load, only rates from 80 % upwards count as bad.
 const MAX_REFUTED: f64 = 0.8;
 
 #[derive(Clone, Debug)]
@@ -30,7 +30,7 @@ pub enum SearchStep {
 
 impl CapacitySearch {
     /// # Errors
-    /// Fails if the settings contradict each other, or if there is no goal.
+    /// Fails if a setting is out of range, if settings contradict each other, or if there is no goal.
     pub fn new(settings: SearchSettings, goals: Vec<CapacityGoal>) -> Result<Self, SearchError> {
         settings.check()?;
         if goals.is_empty() {
@@ -81,7 +81,8 @@ impl CapacitySearch {
         }
     }
 
-    /// Runs trials until the search ends. Another call continues it after a confirmation trial that misses a goal.
+    /// Runs trials until the search ends. If a confirmation trial then misses a goal, another call of this function
+    /// continues the search.
     ///
     /// # Errors
     /// Returns the first error of `carry_out`, the caller's function that runs a trial.
@@ -118,14 +119,16 @@ impl CapacitySearch {
     pub fn take_confirmation(&mut self, trial: SearchTrial, figures: &TrialFigures) -> bool {
         let TrialLoad::RatePerS(rate) = trial.load else { return true };
         let met = self.facts.history.add(rate, trial.duration_s, figures, &self.goals);
-        // Mark all loads from the delivered rate upwards as bad, because the server could deliver no more than that.
+        // For each goal that the trial missed, mark all loads from the delivered rate upwards as bad, because the
+        // server could deliver no more than that.
         let delivered_per_s = Some(figures.delivered_per_s).filter(|delivered| delivered.is_finite()).unwrap_or(rate);
         self.facts.history.refute(delivered_per_s.clamp(rate * MAX_REFUTED, rate), &met);
         met.iter().all(|met| *met)
     }
 
-    /// Returns the load to try next. The search of each goal proposes a load and a precision. At the lowest of these
-    /// precisions, the smallest load is chosen, because a trial there narrows the search of every goal.
+    /// Returns the load to try next. The search for each goal proposes a load and a level of precision. Of the
+    /// proposals with the lowest precision, this function takes the smallest load, because a trial at this load narrows
+    /// the search for every goal.
     fn wanted_load(&mut self) -> Option<TrialLoad> {
         if !self.is_started {
             return Some(TrialLoad::FlatOut);
@@ -162,8 +165,8 @@ impl CapacitySearch {
         self.trials.push(TrialEntry { trial, outcome, met });
     }
 
-    /// Ends the flat-out trial: the rate that was delivered in it is the first rate to try. If nothing was delivered,
-    /// the search begins with the lowest rate of the settings.
+    /// Takes the result of the first trial, in which each session sent as fast as it could. The search then tries the
+    /// rate that was delivered in it or, if nothing was delivered, the lowest rate of the settings.
     fn begin(&mut self, delivered_per_s: f64) -> Vec<bool> {
         self.is_started = true;
         self.facts.flat_out_per_s = Some(delivered_per_s).filter(|rate| rate.is_finite() && *rate >= 0.0);

@@ -15,7 +15,7 @@ const TRIAL_LIMITS: f64 = 20.0;
 /// If a goal's latency limit makes trials longer, there must be time for this number of trials at each rate. With three
 /// trials, of which half may be bad, a single stall does not make a load bad.
 const MIN_TRIALS: f64 = 3.0;
-/// Minimum of the setting `width`, 0.1 %. Closer bounds make no sense, because rates are rounded to six digits.
+/// Minimum of the setting `width`, 0.1 %. Closer bounds would make no sense, because rates are rounded to six digits.
 const MIN_WIDTH: f64 = 0.001;
 const MAX_TRIALS: f64 = 100_000.0;
 
@@ -49,8 +49,8 @@ pub enum SearchStart {
     Bisection,
 }
 
-/// A level of precision, of which a search has several, from coarse to fine. Coarse levels need few trials, and their
-/// bounds save trials on the finer levels.
+/// A level of precision. A search passes through several levels, from coarse to fine. Coarse levels need few trials,
+/// and their bounds save trials on the finer levels.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SearchLevel {
     /// Total duration, in seconds, of the trials at one load, after which the load counts as good or bad.
@@ -66,7 +66,7 @@ pub struct SearchSettings {
     pub sum_s: f64,
     /// A load is good if its bad trials take at most this share of the total trial time `sum_s`.
     pub exceed_ratio: f64,
-    /// The search ends when its bounds are this close, as a share of the upper bound.
+    /// The search ends when the distance of its bounds is at most this share of the upper bound.
     pub width: f64,
     pub min_rate_per_s: f64,
     pub max_rate_per_s: f64,
@@ -78,15 +78,16 @@ pub struct SearchSettings {
     /// keep their usual length. Only the growth of the backlog then reveals an overload.
     pub goal_limit_s: f64,
     pub time_limit_s: f64,
-    /// Number of levels of lower precision before the final level. On each of them, the bounds may be twice as far
-    /// apart as on the level that follows.
+    /// Number of coarse levels that the search passes through before it searches with the precision of `width`. On each
+    /// coarse level, the bounds may be twice as far apart as on the next level, which saves trials.
     pub coarse_levels: u32,
     pub start: SearchStart,
 }
 
 impl Default for SearchSettings {
-    /// Each load gets trials of 5 s, 35 s in total, and is good if at most half of this time was bad. The search ends
-    /// when the bounds are within 2 %.
+    /// Each load is judged by several trials of 5 s, 35 s in total, because a stall may spoil a single trial. A load is
+    /// good if trials that missed the goal take at most half of this time. The search ends when the bounds are at most
+    /// 2 % apart.
     fn default() -> Self {
         Self {
             trial_s: 5.0,
@@ -110,7 +111,8 @@ impl SearchSettings {
         Self { trial_s: 2.0, sum_s: 10.0, width: 0.05, ..Self::default() }
     }
 
-    /// Returns settings for a search like in RFC 2544: a bisection with one trial of 60 s per load, which must be good.
+    /// Returns settings for a search as in RFC 2544: a bisection with one trial of 60 s per load. A load is good only
+    /// if this trial meets the goal.
     pub fn rfc2544() -> Self {
         Self {
             trial_s: 60.0,
@@ -123,8 +125,8 @@ impl SearchSettings {
         }
     }
 
-    /// Returns the levels, in the order of their precision. The first judges a load by one trial, and the last by
-    /// trials of `sum_s` seconds in total. The bounds on each level must be twice as close as on the level before.
+    /// Returns the levels of precision, from coarse to fine. The first level judges a load by one trial, and the last
+    /// by trials of `sum_s` seconds in total. The bounds on each level must be twice as close as on the level before.
     pub fn levels(&self) -> Vec<SearchLevel> {
         let coarse = self.coarse_levels.min(8);
         let level = |at: u32| {
@@ -142,8 +144,9 @@ impl SearchSettings {
         (self.min_messages / rate_per_s).clamp(self.trial_s, longest_s).max(for_limit_s)
     }
 
-    /// Returns true if trials can last so long that, in an overload, messages become later than this limit. Three such
-    /// trials must fit into the time for a load, because with fewer, a single stall could make the load bad.
+    /// Returns true if trials can last so long that, when the server is overloaded, messages become later than this
+    /// limit. Three such trials must fit into the time for a load, because with fewer trials, a single stall could make
+    /// the load bad.
     pub fn holds_limit(&self, limit_s: f64) -> bool {
         limit_s * TRIAL_LIMITS <= self.trial_s.max(self.sum_s / MIN_TRIALS)
     }

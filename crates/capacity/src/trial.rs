@@ -2,7 +2,8 @@
 /// yet, so latency alone would not show that the server cannot keep up.
 pub const BACKLOG_GROWTH_LIMIT: f64 = 0.01;
 const MIN_SAMPLES: usize = 3;
-/// `backlog_growth` uses the backlog samples of the load's second half, but at least this number if there are so many.
+/// `backlog_growth` uses the backlog samples of the second half of the load. If there are fewer than this number, it
+/// uses the last samples of the whole load, up to this number.
 const USUAL_SAMPLES: usize = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -51,8 +52,8 @@ pub struct TrialFigures {
     pub loss_ratios: Vec<f64>,
     /// Messages per second that arrived while load was offered.
     pub delivered_per_s: f64,
-    /// Number of messages per second by which the backlog of due but undelivered mail grew, or `None` if it was not
-    /// observed.
+    /// Growth of the backlog in messages per second, or `None` if nobody observed the backlog. The backlog consists of
+    /// the messages that are due but not delivered yet.
     pub backlog_growth_per_s: Option<f64>,
     /// Set if all mail was delivered within a time limit after the load ended (in the bench, at most 5 s).
     pub is_drained: bool,
@@ -67,7 +68,8 @@ impl TrialFigures {
         Self { loss_ratios, delivered_per_s, backlog_growth_per_s: None, is_drained: true, spent_s: 0.0 }
     }
 
-    /// Returns the share of messages that count as lost for the goal with this index: 1.0 if it is missing or NaN.
+    /// Returns the share of messages that count as lost for the goal with this index. If the share is missing or NaN,
+    /// all messages count as lost (1.0).
     pub(crate) fn loss_ratio(&self, goal: usize) -> f64 {
         let ratio = self.loss_ratios.get(goal).copied().filter(|ratio| !ratio.is_nan());
         ratio.map_or(1.0, |ratio| ratio.clamp(0.0, 1.0))
@@ -115,8 +117,8 @@ pub fn backlog_growth(samples: &[BacklogSample], offered_s: f64) -> Option<f64> 
     slopes.get(slopes.len().checked_sub(1)? / 3).copied()
 }
 
-/// Loads of the three confirmation trials, as shares of the capacity that the search found. The server must meet the
-/// goals at the first two, and the last shows the effect of an overload.
+/// Loads of the three confirmation trials, as shares of the capacity that the search found. At the first two loads, the
+/// server must meet the goals. The last load shows the effect of an overload.
 pub const CONFIRMATION_SHARES: [f64; 3] = [0.8, 1.0, 1.2];
 
 const ORDERS: [[usize; 3]; 6] = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
@@ -128,7 +130,7 @@ pub struct ConfirmationTrial {
     pub duration_s: f64,
 }
 
-/// Returns the trials of a confirmation in an order that depends on the seed. In a fixed order, a server that grows
+/// Returns the three confirmation trials in an order that depends on the seed. In a fixed order, a server that becomes
 /// slower over time would always be slowest at the same rate.
 pub fn confirmation_trials(capacity_per_s: f64, duration_s: f64, seed: u64) -> [ConfirmationTrial; 3] {
     // Mix the seed with part of MurmurHash3's finalizer, so that neighbouring seeds give unrelated orders.

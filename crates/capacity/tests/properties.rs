@@ -1,5 +1,5 @@
-//! Properties of the search under any outcomes: it ends, its bounds never cross, and the order of the goals does not
-//! matter.
+//! Properties that the search has whatever the outcomes of its trials are: it ends, its bounds never cross, and the
+//! order of the goals does not matter.
 use mailrun_capacity::{
     CapacityGoal, CapacityPlan, CapacitySearch, GoalOutcome, PlanningInputs, SearchResult, SearchSettings, SearchStart,
     SearchStep, TrialFigures, TrialLoad, TrialOutcome, VoidCause,
@@ -78,7 +78,8 @@ fn check(result: &SearchResult, settings: &SearchSettings) {
     }
 }
 
-/// Searches with outcomes that depend on the number of the trial and the name of the goal.
+/// Runs a search. `serve` returns the outcome of each trial, which depends on the trial's number, the goals and the
+/// load. Each goal has a number, by which `serve` knows the goal even if the order of the goals changes.
 fn search(
     settings: &SearchSettings,
     goals: &[(usize, f64)],

@@ -1,5 +1,5 @@
-//! The search against simulated servers with a known capacity. It must find that capacity, whatever else the servers
-//! do.
+//! Runs the search against simulated servers with a known capacity. The search must find this capacity, even if the
+//! servers stall, for example, or hide a backlog in their buffers.
 use mailrun_capacity::{
     BacklogSample, CapacityGoal, CapacitySearch, GoalFinding, SearchEnding, SearchResult, SearchSettings, SearchStep,
     SearchTrial, TrialFigures, TrialLoad, TrialOutcome, VoidCause, backlog_growth,
@@ -19,7 +19,8 @@ impl Dice {
         ((mixed ^ (mixed >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// The sum of twelve uniform numbers is nearly normal.
+    /// Returns a nearly normally distributed number with mean 0 and variance 1: the sum of twelve uniform numbers, less
+    /// 6.
     fn normal(&mut self) -> f64 {
         (0..12).map(|_| self.uniform()).sum::<f64>() - 6.0
     }
@@ -42,7 +43,8 @@ fn rate_of(trial: SearchTrial, flat_out: f64) -> f64 {
     }
 }
 
-/// Simulates a trial of a server that accepts `capacity` messages per second, and stalls in some seconds.
+/// Simulates a trial of a server that accepts `capacity` messages per second. In each second, it stalls with the
+/// probability `stall_chance`.
 fn limited(trial: SearchTrial, capacity: f64, stall_chance: f64, dice: &mut Dice) -> TrialOutcome {
     let now = capacity * (1.0 + 0.01 * dice.normal());
     let rate = rate_of(trial, now * 0.93);
@@ -55,7 +57,7 @@ fn limited(trial: SearchTrial, capacity: f64, stall_chance: f64, dice: &mut Dice
     })
 }
 
-/// The median, the lowest and the highest result of many searches.
+/// Returns the lowest, the median and the highest result of many searches.
 fn spread(mut rates: Vec<f64>) -> (f64, f64, f64) {
     rates.sort_by(f64::total_cmp);
     (rates[0], rates[rates.len() / 2], rates[rates.len() - 1])
@@ -110,11 +112,11 @@ fn the_manner_of_rfc_2544_is_found_out_by_stalls() {
     assert!(middle < 500.0, "one stalled trial halves the rate for good: {middle}");
 }
 
-/// A relay that accepts everything at once and passes it on at a fixed rate. Its buffers hide that for ten seconds of
-/// load.
+/// A relay that accepts all messages at once and passes them on at a fixed rate. Until its buffers are full, an
+/// overload causes no visible backlog.
 struct BufferedRelay {
     capacity: f64,
-    /// Messages that the buffers hold without a visible backlog.
+    /// Number of messages that the buffers can hold. They do not count as a backlog.
     hidden: f64,
     held: f64,
 }
@@ -150,7 +152,7 @@ fn a_backlog_that_begins_after_ten_seconds_is_seen() {
         let result = search(&SearchSettings::default(), &[0.0], |trial| relay.serve(trial));
         let rate = result.capacity_per_s().unwrap();
         assert!((rate / capacity - 1.0).abs() <= 0.05, "{capacity}: {rate} {result:?}");
-        // If the relay empties its buffers between trials, trials must be longer than the buffers last.
+        // If the relay empties its buffers between trials, each trial must last longer than the buffers take to fill.
         let settings = SearchSettings { trial_s: 20.0, sum_s: 60.0, ..SearchSettings::default() };
         let result = search(&settings, &[0.0], |trial| {
             BufferedRelay { capacity, hidden: capacity * 0.1, held: 0.0 }.serve(trial)
@@ -162,7 +164,7 @@ fn a_backlog_that_begins_after_ten_seconds_is_seen() {
 
 #[test]
 fn a_confirmation_that_does_not_hold_sends_the_search_below() {
-    // Trials of 5 s benefit from a cache that a minute does not.
+    // Trials of 5 s reach 1,000/s, as with a server that has a cache. A confirmation of a minute reaches only 940/s.
     let settings = SearchSettings::default();
     let mut dice = Dice(7);
     let mut search = CapacitySearch::new(settings, vec![CapacityGoal::new(0.01).unwrap()]).unwrap();
@@ -199,7 +201,8 @@ fn a_run_that_fails_or_ends_leaves_the_search_as_it_was() {
 
 #[test]
 fn loss_that_falls_as_load_rises_gives_a_lower_bound_below_the_bad_loads() {
-    // Bad from 600 to 700 (a timer in the server that gets into step), and good from there to 1,000.
+    // Rates from 600 to 700 are bad, as if a timer in the server got into step with the load. From 700 to 1,000, rates
+    // are good again.
     let loss = |rate: f64| if (600.0..700.0).contains(&rate) { 0.2 } else { (1.0 - 1_000.0 / rate).max(0.0) };
     for start in [100.0, 300.0, 620.0, 650.0, 900.0, 2_000.0] {
         let result = search(&SearchSettings::default(), &[0.01], |trial| {

@@ -19,8 +19,8 @@ use std::time::Duration;
 /// Measures how many messages per second the disk of DIR can store durably
 ///
 /// Writes and syncs messages of 1, 4 and 64 KiB in groups of 1, 8 and 64, as the spool of mailrun's relay does. A
-/// durable relay answers 250 only after a sync, so it cannot be faster than this. The measurement creates one file of
-/// 32 MiB in DIR and removes it at the end.
+/// durable relay answers 250 only after a sync, so it cannot be faster than this. The measurement creates one file in
+/// DIR, usually of 32 MiB, and removes it at the end.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct DiskArgs {
@@ -57,7 +57,7 @@ Exit status:
     3  a rate was asked for, and DIR is in memory (tmpfs)
   130  interrupted; what was measured is printed";
 
-/// Largest `--message-size`: 16 MiB. The test writes up to 64 messages of this size at once.
+/// Largest `--message-size`: 16 MiB. The test writes up to 64 messages of this size at once, which are 1 GiB.
 const MAX_MESSAGE_BYTES: u64 = 16 << 20;
 
 fn message_bytes(text: &str) -> Result<u64, String> {

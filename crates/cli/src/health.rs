@@ -52,7 +52,7 @@ fn ask(client: &HttpClient, url: &str) -> Result<()> {
     let place = url.split_once("://").map_or(url, |(_, place)| place).trim_end_matches('/');
     let answer = match place.contains('/') {
         true => client.get("")?,
-        // Try both pages, because the URL names none: a relay has /health, and a sink has /status.
+        // The URL names no page, so try both: a relay has the page /health, and a sink has the page /status.
         false => match client.get("/health")? {
             answer if answer.status == StatusCode::NOT_FOUND => client.get("/status")?,
             answer => answer,

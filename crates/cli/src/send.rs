@@ -77,7 +77,7 @@ struct SendEnvelopeArgs {
     raw: bool,
 }
 
-/// The message to send.
+/// Options for the message: its header fields, text and attachments, or a file with the complete message.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Message")]
 struct SendContentArgs {

@@ -1,10 +1,11 @@
-//! The findings of a comparison: for each metric the difference, its interval, and a verdict; and the settings that decide
-//! the verdict.
+//! The findings of a comparison, which are the difference, its interval and a verdict for each metric, and the settings
+//! that decide the verdict.
 use crate::metric::{ComparedMetric, Gain};
 use crate::signed_rank::normal_quantile;
 pub use mailrun_report::comparison::MetricVerdict;
 
-/// How often the data is examined for a verdict. Each look may raise a false alarm, so they share the risk.
+/// How often the data is examined for a verdict. Each examination, or look, may raise a false alarm, so two looks share
+/// the risk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LookPlan {
     /// The data is examined only once, because the number of rounds was fixed beforehand.
@@ -82,10 +83,10 @@ pub(crate) struct LogEstimate {
     pub(crate) metrics: usize,
 }
 
-/// With this number, the 80 % quantile of the standard normal distribution, `more_rounds` suggests rounds that are
-/// enough with a probability of 80 %. This requires that the estimated difference is right.
+/// 80 % quantile of the standard normal distribution. With it, the number of rounds that `more_rounds` suggests is
+/// enough with a probability of 80 %, if the estimated difference is right.
 const ENOUGH_QUANTILE: f64 = 0.842;
-/// Maximum number of rounds, those already run included, up to which `more_rounds` suggests further rounds.
+/// Maximum total number of rounds, including the rounds already run, that `more_rounds` suggests.
 const MAX_TOTAL_ROUNDS: usize = 10_000;
 
 impl MetricFinding {

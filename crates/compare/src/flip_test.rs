@@ -15,8 +15,9 @@ const TOLERANCE: f64 = 1e-9;
 /// Number of rounds that one lookup in a `FlipTable` covers. The signs of eight rounds fit into a byte.
 const BITS: usize = 8;
 
-/// Table that makes a metric's test statistic, the sum of the signed ranks of its ratios, fast to compute. For every
-/// eight rounds, the table has the sum for each of the 256 combinations of signs. A flip looks up one of them.
+/// Table for fast computation of a metric's test statistic, the sum of the signed ranks of its ratios. For every eight
+/// rounds, the table has the partial sum for each of the 256 combinations of signs. A flip therefore needs only one
+/// lookup for eight rounds.
 struct FlipTable {
     sums: Vec<[f64; 1 << BITS]>,
     observed: f64,
@@ -68,8 +69,8 @@ pub(crate) fn adjusted_p(family: &[&[f64]], draws: usize, seed: u64) -> Vec<f64>
         }
     };
     if rounds <= MAX_EXACT_ROUNDS {
-        // Flipping every round only changes the sign of the sum, and the statistic ignores the sign. The flips that
-        // leave the last round unchanged therefore suffice.
+        // Flipping every round only changes the sign of the sum, and the statistic ignores the sign. It is therefore
+        // enough to count the flips that leave the last round unchanged.
         let all = 1_u32 << rounds.saturating_sub(1);
         (0..all).for_each(|signs| count(&signs.to_le_bytes()));
         return reached.iter().map(|reached| *reached as f64 / f64::from(all)).collect();
@@ -80,7 +81,7 @@ pub(crate) fn adjusted_p(family: &[&[f64]], draws: usize, seed: u64) -> Vec<f64>
         signs.chunks_mut(8).for_each(|chunk| chunk.copy_from_slice(&random.next_u64().to_le_bytes()[..chunk.len()]));
         count(&signs);
     }
-    // Count the observed result as well, which is one of the possible flips, so that p is never 0.
+    // Add 1 for the observed result, which is itself one of the possible flips. Otherwise, p could be 0.
     reached.iter().map(|reached| (reached + 1) as f64 / (draws + 1) as f64).collect()
 }
 

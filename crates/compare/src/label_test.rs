@@ -1,4 +1,4 @@
-//! Tests by permutation whether any metric of a family differs between the runs of A and the runs of B. If A and B are
+//! Tests by permutation whether any of several metrics differs between the runs of A and the runs of B. If A and B are
 //! equal, any division of the runs into A and B is equally likely. The p-value of a metric is the share of divisions in
 //! which the largest statistic of *any* metric is at least as large as the statistic observed for this metric.
 use crate::ranks::midranks;
@@ -60,7 +60,7 @@ pub(crate) fn adjusted_p(family: &[(&[f64], &[f64])], draws: usize, seed: u64) -
         }
         count(&order[..of_a]);
     }
-    // Count the observed result as well, which is one of the possible divisions, so that p is never 0.
+    // Add 1 for the observed result, which is itself one of the possible divisions. Otherwise, p could be 0.
     reached.iter().map(|reached| (reached + 1) as f64 / (draws + 1) as f64).collect()
 }
 
@@ -105,7 +105,7 @@ mod tests {
         let b: Vec<f64> = (0..12).map(|run| f64::from(run) + 3.5).collect();
         assert!(divisions(24, 12).is_none());
         let [drawn] = adjusted_p(&[(&a, &b)], 20_000, 3)[..] else { panic!("one metric") };
-        // The reference is R: wilcox.test(0:11, 0:11 + 3.5, exact = TRUE) gives W = 36 of 144 and p = 0.03877.
+        // In R, `wilcox.test(0:11, 0:11 + 3.5, exact = TRUE)` gives W = 36 of 144 and p = 0.03877 for these values.
         assert!((drawn - 0.0388).abs() < 0.006, "{drawn}");
     }
 }

@@ -36,7 +36,8 @@ pub struct RatioError {
     pub value: f64,
 }
 
-/// A metric of rounds that A, the reference, and B both ran. `logs` has the logarithm of B / A for each round.
+/// Ratios of B's values of a metric to the values of A, the reference, for the rounds that both ran. `logs` has their
+/// logarithms.
 #[derive(Clone, Debug)]
 pub struct RoundRatios {
     pub(crate) metric: ComparedMetric,

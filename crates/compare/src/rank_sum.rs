@@ -31,8 +31,9 @@ fn outside(a: usize, b: usize, risk: f64) -> Option<usize> {
 /// which B's value is greater than A's. If A and B do not differ, every sort order of all values is equally likely.
 /// Element `u` of the result is the probability that U equals `u`.
 fn u_probabilities(a: usize, b: usize) -> Vec<f64> {
-    // After each outer pass, `with_b[k][u]` is the probability of `u` pairs in which B's value is greater, for `from_a`
-    // values of A and `k` of B. The loop adds two cases: either A or B has the greatest value.
+    // After each outer pass, `with_b[k][u]` is the probability that B's value is greater in `u` pairs, for `from_a`
+    // values of A and `k` values of B. The inner loop adds up two cases: the greatest value is either one of B's or one
+    // of A's.
     let mut with_b = vec![vec![1.0]; b + 1];
     for from_a in 1..=a {
         for from_b in 1..=b {
@@ -54,7 +55,8 @@ mod tests {
 
     #[test]
     fn probabilities_are_those_of_the_tables() {
-        // Ten values, five of A and five of B, have 10! / (5! · 5!) = 252 orders. U is 0 in one, 1 in one, 2 in two.
+        // Ten values, five of A and five of B, have 10! / (5! · 5!) = 252 orders. U is 0 in one of these orders, 1 in
+        // one order, and 2 in two orders.
         let probabilities = u_probabilities(5, 5);
         assert!((probabilities[0] - 1.0 / 252.0).abs() < 1e-12);
         assert!((probabilities[..=2].iter().sum::<f64>() - 4.0 / 252.0).abs() < 1e-12);
@@ -67,8 +69,8 @@ mod tests {
         let a = [1.0, 2.0, 3.0, 4.0, 5.0];
         let b = [11.0, 12.0, 13.0, 14.0, 15.0];
         let (middle, interval) = shift(&a, &b, 0.05);
-        // The reference is R: wilcox.test(b, a, conf.int = TRUE) gives a 95 percent interval from 7 to 13, the third
-        // smallest and the third largest difference.
+        // In R, `wilcox.test(b, a, conf.int = TRUE)` gives a 95 percent interval from 7 to 13. These are the third
+        // smallest and the third largest of the 25 differences.
         let (lower, upper) = interval.unwrap();
         assert_eq!(middle, 10.0);
         assert!(lower < 10.0 && upper > 10.0 && (upper - 10.0 - (10.0 - lower)).abs() < 1e-12);

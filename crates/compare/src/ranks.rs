@@ -1,6 +1,6 @@
 //! Ranks and medians of a metric's values, for the statistical tests. Equal numbers share the mean of their ranks.
 
-/// Returns the rank of each number, counted from 1.
+/// Returns the rank of each number, counted from 1. Equal numbers get the mean of their ranks.
 pub(crate) fn midranks(values: &[f64]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..values.len()).collect();
     order.sort_by(|left, right| values[*left].total_cmp(&values[*right]));

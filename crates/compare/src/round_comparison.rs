@@ -193,8 +193,10 @@ impl RoundComparison {
         failed.map(|(name, reason)| plain(&format!("{name}: {reason}")))
     }
 
-    /// Returns the outcome for `--fail-on-regression`. A contestant has a regression if one of its figures is worse
-    /// than the reference's by at least `limit` (0.05 for 5 %).
+    /// Returns the outcome for `--fail-on-regression`. If a contestant lacks a metric that the reference has, the
+    /// outcome is `MetricMissing`. Otherwise, the outcome depends on whether a figure of a contestant is worse than the
+    /// reference's by at least `limit` (0.05 for 5 %). If this is ruled out but a contestant failed, the outcome is
+    /// `RunFailed`.
     pub fn outcome(&self, limit: f64) -> ComparisonOutcome {
         if self.missing().next().is_some() {
             return ComparisonOutcome::MetricMissing;
@@ -294,7 +296,7 @@ impl PairedMetric {
             is_beyond_margin: finding.is_beyond_margin,
             more_rounds: finding.verdict.more_rounds(),
             // The ratio's interval reaches from about ratio / f to ratio · f, where f is √(upper / lower). The interval
-            // excludes 1, and so shows a difference, only if the ratio differs from 1 by more than this factor.
+            // excludes 1, and so shows a difference, only if the ratio is above f or below 1 / f.
             resolution: finding.interval.map(|(lower, upper)| (upper / lower).sqrt() - 1.0),
             finding,
         }
@@ -391,7 +393,7 @@ pub(crate) mod tests {
         assert!(compared.failures().count() == 2 && compared.reference == "a", "{compared:?}");
         let rounds: Vec<usize> = compared.comparisons.iter().map(|one| one.rounds).collect();
         assert_eq!(rounds, [40, 25]);
-        // Two comparisons share the risk of a false alarm of 5 %, so each interval has a confidence of 97.5 %.
+        // Two comparisons share the 5 % risk of a false alarm, so each interval has a confidence of 97.5 %.
         assert!((compared.confidence_percent - 97.5).abs() < 1e-9);
     }
 

@@ -1,7 +1,7 @@
 //! The rounds of a comparison: how many there are, and in which order the contestants run in each round.
 use mailrun_measurement::seeded::SeededRng;
 
-/// Makes the random orders independent of the comparison's other random numbers, which come from the same seed.
+/// Number that goes into the seed, so that the random orders are independent of other random numbers in the comparison.
 const PURPOSE: u64 = 0x726f_756e;
 const BLOCK: usize = 2;
 
@@ -12,8 +12,8 @@ pub enum RoundTurning {
     /// faster favours nobody. For example, two contestants run ABBA BAAB …. The first block warms up the host and does
     /// not count.
     Blocks { seed: u64 },
-    /// A group is `size` neighbours in the list of contestants, which are compared with each other. Every other round
-    /// runs each group in reverse order.
+    /// The list of contestants consists of groups of `size` neighbours, which are compared with each other. Every
+    /// second round runs each group in reverse order.
     Groups { size: usize },
     /// Every round runs the contestants in the order of the list.
     None,

@@ -108,7 +108,7 @@ pub(super) fn choose<'a>(judged: &'a RunSide, reference: &'a RunSide) -> Result<
     Ok(ComparableRuns { refused, ..chosen })
 }
 
-/// Returns true if two records are of the same run. An old record may have no id, and counts as a run of its own.
+/// Returns true if two records are of the same run. An old record may have no id, and then counts as a run of its own.
 fn is_one_run(left: &NamedRun, right: &NamedRun) -> bool {
     !left.1.run_id.is_empty() && left.1.run_id == right.1.run_id
 }

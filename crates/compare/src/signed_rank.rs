@@ -2,8 +2,8 @@
 //! Wilcoxon's signed-rank test (Hollander, Wolfe, Chicken: Nonparametric statistical methods, §3.1 to §3.3).
 use crate::ranks::{inner_range, median};
 
-/// Up to this count of ratios, the interval comes from the exact distribution of the signed-rank sum. With more ratios,
-/// the normal approximation is used: at 200 ratios, its error is below 0.2 %.
+/// If there are at most this many ratios, the interval comes from the exact distribution of the signed-rank sum. With
+/// more ratios, the normal approximation is used: at 200 ratios, its error is below 0.2 %.
 const MAX_EXACT: usize = 200;
 
 /// Returns the sorted means of all pairs of numbers, including the pair of each number with itself.
@@ -36,8 +36,9 @@ fn outside(count: usize, risk: f64) -> Option<usize> {
     largest_tail(&rank_sum_probabilities(count), risk)
 }
 
-/// Returns how much a confidence interval cuts off at each end: the last index up to which the probabilities add up to
-/// at most half of `risk`. Returns `None` if even the first probability is greater.
+/// Returns the number of values that a confidence interval leaves out at each end: the last index up to which the sum
+/// of the probabilities is at most half of `risk`, because each end gets half. Returns `None` if even the first
+/// probability is greater than this half.
 pub(crate) fn largest_tail(probabilities: &[f64], risk: f64) -> Option<usize> {
     let mut sum = 0.0;
     let within = probabilities.iter().take_while(|probability| {
@@ -47,8 +48,8 @@ pub(crate) fn largest_tail(probabilities: &[f64], risk: f64) -> Option<usize> {
     within.count().checked_sub(1)
 }
 
-/// Returns the probability of each sum of ranks from 1 to `count`, if each rank is included in the sum with a
-/// probability of 1/2.
+/// Returns a list whose element `s` is the probability that ranks add up to `s`, if each of the ranks from 1 to `count`
+/// is included in the sum with a probability of 1/2.
 fn rank_sum_probabilities(count: usize) -> Vec<f64> {
     let mut probabilities = vec![0.0; count * (count + 1) / 2 + 1];
     probabilities[0] = 1.0;
@@ -108,7 +109,7 @@ mod tests {
 
     #[test]
     fn probabilities_are_those_of_the_tables() {
-        // The expected values are from Wilcoxon's table: P(W ≤ 0) = 1/64 for six numbers, P(W ≤ 8) = 0.024 for ten.
+        // Wilcoxon's table has P(W ≤ 0) = 1/64 for six numbers, and P(W ≤ 8) = 0.024 for ten numbers.
         assert!((rank_sum_probabilities(6)[0] - 1.0 / 64.0).abs() < 1e-12);
         let ten: f64 = rank_sum_probabilities(10)[..=8].iter().sum();
         assert!((ten - 0.0244).abs() < 1e-4, "{ten}");
@@ -120,8 +121,8 @@ mod tests {
         let values: Vec<f64> = (1..=10).map(f64::from).collect();
         assert_eq!(estimate(&values[..5], 0.05), (3.0, None));
         assert_eq!(estimate(&values[..6], 0.05), (3.5, Some((1.0, 6.0))));
-        // The reference is R's wilcox.test(1:10, conf.int = TRUE). For numbers without ties, its interval reaches from
-        // the 9th smallest to the 9th largest of the 55 averages of two numbers.
+        // In R, `wilcox.test(1:10, conf.int = TRUE)` gives the same result. For numbers without ties, its interval
+        // reaches from the 9th smallest to the 9th largest of the 55 averages of two numbers.
         let (middle, interval) = estimate(&values, 0.05);
         assert_eq!((middle, interval), (5.5, Some((3.0, 8.0))));
     }

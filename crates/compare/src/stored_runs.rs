@@ -32,11 +32,12 @@ pub enum ComparisonOutcome {
     NoRegression,
     /// At least one figure is worse than allowed.
     Regression,
-    /// A run lost, duplicated or corrupted mail.
+    /// A judged run lost, duplicated or corrupted mail.
     MailLost,
-    /// A judged run failed for a cause that no reference run has, such as rejected mail or a missed requirement.
+    /// A judged run failed for a cause that no reference run has, such as rejected mail or a missed requirement. In a
+    /// comparison of rounds, a contestant failed.
     RunFailed,
-    /// A metric that all reference runs have is missing in the judged runs.
+    /// A metric that all reference runs have is missing in at least one judged run.
     MetricMissing,
     Undecided,
 }
@@ -112,7 +113,8 @@ pub struct MetricRow {
 }
 
 /// Compares the judged runs with the reference runs. `margin` is the share by which two figures may differ and still
-/// count as the same: 0.02 for 2 %. Runs whose load or host differs from that of most runs are refused.
+/// count as the same: 0.02 for 2 %. If not all runs have the same load and host, one load and host is chosen, and the
+/// other runs are refused.
 ///
 /// # Errors
 /// Fails if the two sides have no load and host in common, or if all runs of a side are unusable. If the judged runs
@@ -343,8 +345,8 @@ impl StoredComparison {
         if !self.missing.is_empty() {
             return ComparisonOutcome::MetricMissing;
         }
-        // Ignore the shares of failed mail unless a metric is a regression. A single failed message proves no
-        // regression, but one cannot be ruled out either, so the outcome could be `Undecided`.
+        // Ignore the shares of failed mail unless a metric is a regression. A single failed message neither proves nor
+        // rules out a regression, so it alone could make the outcome `Undecided`.
         let worse = self.metrics.iter().any(|row| row.finding.is_regression(limit));
         let figures = || self.metrics.iter().filter(|row| worse || !row.name.ends_with(SHARE_UNIT));
         ComparisonOutcome::of_findings(|| figures().map(|row| &row.finding), limit)
@@ -680,12 +682,12 @@ mod tests {
             (&both[..1], &[Cause::Died][..], RunFailed),
             (&both[..1], &both[..], RunFailed),
             (&both[..], &missed[..], NoRegression),
-            // A busy host excuses the missed threshold, so the run is INVALID and not FAIL.
+            // A run that missed a threshold on a busy host is INVALID and not FAIL, so it does not count as failed.
             (&none[..], &[Cause::HostBusy, Cause::ThresholdMissed][..], NoRegression),
             (&none[..], &[Cause::Remark][..], NoRegression),
         ] {
             let (mut against, mut runs) = (side("a", &[1000.0; 6]), side("b", &[1001.0; 6]));
-            // Each run has one rejected message, which no verdict counts as a failure, as if a threshold allowed it.
+            // Each run has one rejected message. No verdict calls it a failure, as if a threshold allowed it.
             for (_, record) in against.runs.iter_mut().chain(&mut runs.runs) {
                 record.ledger.rejected = Some(1);
             }
@@ -720,7 +722,7 @@ mod tests {
         let mut failing = sound("b");
         failing.runs[3].1.ledger.failed = Some(7);
         assert_eq!(outcome(&failing, &exhausted("a", &ours)), ComparisonOutcome::RunFailed);
-        // The verdict blames the server for some of the failures, although the source ran out of ports as well.
+        // The source ran out of ports, but the verdict blames the server for some of the failures. So the run failed.
         let theirs = exhausted("b", &[Cause::Failed, Cause::Exhausted]);
         assert_eq!(outcome(&theirs, &sound("a")), ComparisonOutcome::RunFailed);
         // Mail is missing because mailrun ran out of a resource, so it must not count as lost by the server.
@@ -744,8 +746,9 @@ mod tests {
         let outcome = |counts: [u64; 6]| compare_stored(&rejected("b", counts), &against, 0.02).unwrap().judged(0.05);
         let (actual, reason) = outcome([2_000, 2_500, 1_800, 2_200, 1_900, 2_100]);
         assert_eq!((actual, reason.as_str()), (Outcome::Fail, "worse by 5 % or more: rejected, % of mail"));
-        // None of these counts is a regression. They are similar to those of the reference runs, or all 0, or only one
-        // run of six has a far higher count, and one such run may be chance.
+        // None of these lists is a regression. The counts of the first list are similar to the counts of the reference
+        // runs, and the counts of the second list are all 0. In the third list, only one run of six has a far higher
+        // count, and this one run may be chance.
         for counts in [[19, 26, 17, 23, 1, 22], [0; 6], [20, 25, 18, 22, 0, 2_000]] {
             assert_eq!(outcome(counts).0, Outcome::Pass, "{counts:?}");
         }

@@ -1,7 +1,7 @@
-//! Each figure of a stage has one value, whichever form of a run it is read in. A test changes the
-//! figure in a record: in each form, only numbers that show this figure may change, and they must
-//! show its new value. A form that reckoned the figure in a way of its own would keep the old value
-//! or show another one.
+//! A figure of a stage, such as its rate, must have the same value in every form in which a run can be shown (text,
+//! HTML, JSON, CSV and so on). The test changes one figure in the record of a run. In each form, only numbers that show
+//! this figure may change, and they must show the new value. A form that computed the figure in a different way would
+//! keep the old value or show a wrong one.
 use mailrun_compare::{RunSide, compare_stored};
 use mailrun_measurement::record::{LatencyMs, Record, StageRow};
 use mailrun_measurement::threshold::{RunProtocol, Threshold};
@@ -10,9 +10,10 @@ use mailrun_report::{ReportLength, TextStyle, render, sample};
 use proptest::prelude::*;
 
 struct Figure {
-    /// Name of the figure in a threshold.
+    /// Name of the figure in a threshold, for example `p50`.
     metric: &'static str,
-    /// Name of the figure in a comparison, where it follows the name of the stage.
+    /// Name of the figure in a comparison, which follows the name of the stage there. `None` if comparisons leave the
+    /// figure out.
     compared: Option<&'static str>,
     set: fn(&mut StageRow, f64),
 }
@@ -33,7 +34,7 @@ const FIGURES: [Figure; 9] = [
     Figure { metric: "max", compared: None, set: |row, value| times(row).max = value },
 ];
 
-/// Forms that show the figure of the last stage, by the name in a threshold.
+/// Returns the forms that must show this figure of the last stage. `metric` is the figure's name in a threshold.
 fn shown_in(metric: &str) -> Vec<&'static str> {
     let all = ["text", "md", "html", "json", "csv:stages", "csv:thresholds", "prometheus", "openmetrics", "junit"];
     let more: &[&str] = match metric {
@@ -48,7 +49,7 @@ fn shown_in(metric: &str) -> Vec<&'static str> {
 fn forms(record: &Record) -> Vec<(&'static str, String)> {
     let runs = std::slice::from_ref(record);
     let export = |name, format: ExportFormat| (name, format.render(runs));
-    // In a table of comma-separated values, no comma belongs to a number.
+    // In CSV, a comma always separates values. Replace it, because `numbers` would take it for part of a number.
     let csv = |name, table| (name, ExportFormat::Csv(table).render(runs).replace(',', ";"));
     vec![
         ("-q", render(record, ReportLength::Verdict, 100, TextStyle::Plain, None)),
@@ -69,25 +70,26 @@ fn forms(record: &Record) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Returns the text of a page without the labels of its curves.
+/// Returns the text of an HTML page, without its tags and without the labels of its curves (SVG's `<text>`).
 fn without_tags(page: &str) -> String {
     let pieces = page.split('<').filter(|piece| !piece.starts_with("text"));
     pieces.map(|piece| piece.split_once('>').map_or(piece, |(_, text)| text)).collect::<Vec<_>>().join(" ")
 }
 
-/// Returns the template without the lines that say how long some numbers of messages take.
+/// Returns the template without the lines that compute from the rate how long, for example, 10,000 messages take. Their
+/// numbers follow from the rate, but they are not the rate itself.
 fn without_times_from_the_rate(template: &str) -> String {
     template.lines().filter(|line| !line.contains("computed from the rate")).collect::<Vec<_>>().join("\n")
 }
 
-/// Returns the numbers of a text. A comma between digits is part of the number.
+/// Returns the numbers in a text. A comma between digits is part of the number.
 fn numbers(text: &str) -> Vec<&str> {
     let is_part = |letter: char| letter.is_ascii_digit() || letter == '.' || letter == ',';
     let tokens = text.split("..").flat_map(|piece| piece.split(move |letter| !is_part(letter)));
     tokens.map(|token| token.trim_matches(['.', ','])).filter(|token| !token.is_empty()).collect()
 }
 
-/// Returns true if a number is one of these values, rounded as it is printed.
+/// Returns true if `number` is one of `values`, rounded to the decimals with which `number` is printed.
 fn shows(number: &str, values: &[f64]) -> bool {
     let number = number.replace(',', "");
     let decimals = number.split_once('.').map_or(0, |(_, decimals)| decimals.len());
@@ -97,8 +99,8 @@ fn shows(number: &str, values: &[f64]) -> bool {
         .is_ok_and(|shown| values.iter().any(|value| (shown - value).abs() <= half * 1.001 + value * 1e-9))
 }
 
-/// Returns true if both texts show the same number. They may differ in their decimals, because a
-/// column has as many as fit its largest number.
+/// Returns true if both texts show the same number. One of them may have fewer decimals, because the number of decimals
+/// in a column depends on the largest number of the column.
 fn are_one(left: &str, right: &str) -> bool {
     let value = |number: &str| number.replace(',', "").parse::<f64>();
     left == right
@@ -106,14 +108,15 @@ fn are_one(left: &str, right: &str) -> bool {
         || value(right).is_ok_and(|value| shows(left, &[value]))
 }
 
-/// Returns the record with this value of a figure, and a threshold on it.
+/// Returns a copy of the record in which this figure of the stage at `place` has this value. A threshold on the figure
+/// is missed, because its reason must show the value, too.
 fn with(base: &Record, place: usize, figure: &Figure, value: f64) -> Record {
     let mut record = base.clone();
     let row = &mut record.stages[place];
-    // Bytes per second follow from the rate.
+    // Without bytes, no form shows bytes per second, which would change together with the rate.
     row.bytes = 0;
     (figure.set)(row, value);
-    // The value must be in the reason of a missed threshold, too.
+    // Miss a threshold, because the reason for this must contain the value as well.
     let limit = if figure.metric == "rate" { "<= 0/s" } else { "<= 0s" };
     let protocol = if record.mades.is_some() { RunProtocol::Mades } else { RunProtocol::Smtp };
     let expression = format!("{}.{} {limit}", record.stages[place].name.name(), figure.metric);
@@ -131,8 +134,8 @@ fn check(base: &Record, place: usize, figure: &Figure, old: f64, new: f64) {
     let (before, after) = (with(base, place, figure, old), with(base, place, figure, new));
     let row = &after.stages[place];
     let what = format!("{}.{}", row.name.name(), figure.metric);
-    // Times are in milliseconds, and in seconds in some forms. The sum of times that Prometheus
-    // wants is the mean times the count.
+    // Most forms have times in milliseconds, and some in seconds. Prometheus has the sum of all times, which is the
+    // mean multiplied by the count.
     let values = |value: f64| [value, value / 1e3, value / 1e3 * row.count as f64];
     let is_last = place + 1 == after.stages.len();
     for ((form, old_text), (_, new_text)) in forms(&before).iter().zip(&forms(&after)) {
@@ -150,7 +153,7 @@ fn check(base: &Record, place: usize, figure: &Figure, old: f64, new: f64) {
     }
     if let Some(name) = figure.compared.filter(|_| is_last) {
         let side = |record: &Record, id: &str| {
-            // Runs that lost mail are not compared.
+            // Use a ledger without losses, because runs that lost mail are not compared.
             let run = Record { run_id: id.repeat(32), ledger: sample::held().ledger, ..record.clone() };
             RunSide { name: "runs".to_owned(), runs: vec![("run.json".to_owned(), run)], ..RunSide::default() }
         };
@@ -166,7 +169,7 @@ fn check(base: &Record, place: usize, figure: &Figure, old: f64, new: f64) {
 }
 
 proptest! {
-    // A case goes through all figures.
+    // One case is enough, because it goes through all figures.
     #![proptest_config(ProptestConfig::with_cases(1))]
 
     #[test]

@@ -1,4 +1,4 @@
-//! Properties of comparisons of any values.
+//! Properties that the result of a comparison must have, whatever values are compared.
 use mailrun_compare::{
     CompareSettings, ComparedMetric, Gain, MetricFinding, MetricVerdict, RoundRatios, RunValues, compare_rounds,
     compare_runs,
@@ -42,7 +42,8 @@ proptest! {
         prop_assert!(forth.verdict == expected || differs);
     }
 
-    /// The unit of a metric does not affect the result, and its gain affects only the verdict.
+    /// A different unit must not change the ratio of the values. If lower values count as better instead of higher
+    /// ones, a better result must become a worse one.
     #[test]
     fn a_unit_changes_nothing(pairs in prop::collection::vec((0.1..1e3_f64, 0.1..1e3_f64), 20..40)) {
         let plain = paired(&pairs, Gain::Higher);
@@ -53,7 +54,8 @@ proptest! {
         prop_assert!(!(plain.is_regression(0.01) && lower.is_regression(0.01)));
     }
 
-    /// Stored runs give a verdict only with five on each side, and the estimate is always within the interval.
+    /// Stored runs get a verdict only if each side has at least five runs. The confidence interval always contains the
+    /// estimate.
     #[test]
     fn stored_runs_need_five_a_side(a in prop::collection::vec(0.1..1e3_f64, 0..12), b in prop::collection::vec(0.1..1e3_f64, 0..12)) {
         let finding = compare_runs(&[RunValues::new(metric(Gain::Higher), &a, &b).unwrap()], &settings()).remove(0);

@@ -1,5 +1,6 @@
-//! Simulates the method with a seed: how often it calls two equal programs different, and how often it finds a real
-//! difference. The noise is a normal model, or that of 280 runs of one program against itself.
+//! Simulates comparisons with fixed seeds, to measure how often the method calls two equal programs different, and how
+//! often it finds a real difference. The noise is drawn from a normal distribution, or from 280 measured runs of one
+//! program.
 use mailrun_compare::{
     CompareSettings, ComparedMetric, Gain, LookPlan, MetricFinding, MetricVerdict, RoundRatios, RunValues,
     compare_rounds, compare_runs,
@@ -8,37 +9,39 @@ use mailrun_measurement::seeded::SeededRng;
 use serde_json::Value;
 
 const METRICS: [&str; 6] = ["rate", "p50", "p90", "p99", "src", "snk"];
-/// A tenth of the default, because there are many comparisons.
+/// Number of random permutations per comparison: a tenth of the default, because there are many comparisons.
 const DRAWS: usize = 2_000;
 
-/// Number of comparisons per share. Their seeds are their numbers, so the shares are the same in every run; more
-/// comparisons make them more accurate. `make test-slow PART=statistics` makes four times as many.
+/// Returns the number of simulated comparisons for each measured share, such as the share of false alarms. The seed of
+/// a comparison is its number, so the shares are the same in every run of the tests. More comparisons make the shares
+/// more accurate: `make test-slow PART=statistics` simulates four times as many.
 fn comparisons() -> u64 {
     std::env::var("MAILRUN_COMPARISONS").map_or(250, |number| number.parse().expect("it is a number"))
 }
 
 type RunFigures = [f64; METRICS.len()];
 
-/// The measured runs in chronological order.
+/// Returns the measured runs in chronological order.
 fn real_runs() -> Vec<RunFigures> {
     let data: Value = serde_json::from_str(include_str!("data/aa-noise.json")).expect("it is JSON");
     let rows = data["runs_of_10000"].as_array().expect("it has runs");
     rows.iter().map(|row| METRICS.map(|name| row[name].as_f64().expect("it has all metrics"))).collect()
 }
 
-/// Two runs of a round: neighbours in time among the measured ones.
+/// Draws the two runs of a round: two measured runs of which the second directly followed the first.
 fn real_pair(runs: &[RunFigures], random: &mut SeededRng) -> (RunFigures, RunFigures) {
     let at = random.below(runs.len() as u64 - 1) as usize;
     (runs[at], runs[at + 1])
 }
 
-/// Two measured runs from any time, as on a less stable host.
+/// Draws two measured runs independently of each other. They differ more than runs in direct succession, as on a less
+/// stable host.
 fn independent_pair(runs: &[RunFigures], random: &mut SeededRng) -> (RunFigures, RunFigures) {
     let mut run = || runs[random.below(runs.len() as u64) as usize];
     (run(), run())
 }
 
-/// Two runs whose figures vary by 3 %, half of which all metrics of a run share.
+/// Draws two runs whose figures have a standard deviation of 3 %. All metrics of a run share half of the variance.
 fn normal_pair(random: &mut SeededRng) -> (RunFigures, RunFigures) {
     let mut run = || {
         let common = normal(random);
@@ -47,7 +50,7 @@ fn normal_pair(random: &mut SeededRng) -> (RunFigures, RunFigures) {
     (run(), run())
 }
 
-/// A standard normal random number (Box and Muller).
+/// Draws a number from the standard normal distribution (method of Box and Muller).
 fn normal(random: &mut SeededRng) -> f64 {
     (-2.0 * random.unit().ln()).sqrt() * (std::f64::consts::TAU * random.unit()).cos()
 }
@@ -56,7 +59,8 @@ fn normal(random: &mut SeededRng) -> f64 {
 struct Simulation {
     rounds: usize,
     factor: f64,
-    /// Each figure is multiplied by (1 + drift) once per earlier run.
+    /// Relative change of all figures from each run to the next: a figure is multiplied by (1 + drift) once for each
+    /// earlier run.
     drift: f64,
     look: LookPlan,
     seed: u64,
@@ -71,7 +75,7 @@ impl Simulation {
         let mut pairs = vec![Vec::with_capacity(self.rounds); METRICS.len()];
         for round in 0..self.rounds {
             let (first, second) = pair();
-            // ABBA BAAB: A comes first in rounds 0, 3, 4, 7 and so on.
+            // The rounds have the order AB BA BA AB, so A comes first in rounds 0, 3, 4, 7 and so on.
             let a_is_first = matches!(round % 4, 0 | 3);
             let (a, b) = if a_is_first { (first, second) } else { (second, first) };
             let drifted = |is_first: bool| (1.0 + self.drift).powi(2 * round as i32 + i32::from(!is_first));
@@ -104,7 +108,7 @@ fn is_different(finding: &MetricFinding) -> bool {
     matches!(finding.verdict, MetricVerdict::Better | MetricVerdict::Worse)
 }
 
-/// The share of comparisons of equal programs that call any metric different.
+/// Returns the share of comparisons of two equal programs in which at least one metric is called different.
 fn false_alarms(rounds: usize, drift: f64, mut pair: impl FnMut(&mut SeededRng) -> (RunFigures, RunFigures)) -> f64 {
     let count = comparisons();
     let alarms = (0..count).filter(|number| {
@@ -115,7 +119,7 @@ fn false_alarms(rounds: usize, drift: f64, mut pair: impl FnMut(&mut SeededRng) 
     alarms.count() as f64 / count as f64
 }
 
-/// The share of comparisons that find B's rate lower, as it is by `factor`.
+/// Returns the share of comparisons that call B's rate worse. B's rates are multiplied by `factor`, which is below 1.
 fn power(rounds: usize, factor: f64, runs: &[RunFigures]) -> f64 {
     let count = comparisons();
     let hits = (0..count).filter(|number| {
@@ -185,7 +189,7 @@ fn undecided_differences_are_decided_by_the_rounds_that_are_asked_for() {
         let later = Simulation { rounds: 20 + more_rounds.min(400), ..first };
         let is_decided = !matches!(later.of_neighbours(&runs)[0].verdict, MetricVerdict::Undecided { .. });
         all.push(is_decided);
-        // The metric's own interval excludes 1; only testing all metrics together left it undecided.
+        // Here the metric's own interval excludes 1. It is undecided only because all metrics are tested together.
         if finding.interval.is_some_and(|(_, upper)| upper < 1.0) {
             alone.push(is_decided);
         }
@@ -196,7 +200,8 @@ fn undecided_differences_are_decided_by_the_rounds_that_are_asked_for() {
     assert!(share(&all) >= 0.65, "{:.3} of {}", share(&all), all.len());
 }
 
-/// A simulated comparison of stored runs: `count` runs per side from any time, with B's rate multiplied by `factor`.
+/// Simulates a comparison of stored runs. For each side, draws `count` measured runs from any time, and multiplies B's
+/// rates by `factor`.
 fn stored_findings(count: usize, factor: f64, seed: u64, runs: &[RunFigures]) -> Vec<MetricFinding> {
     let mut random = SeededRng::new(18, 1_u64, seed);
     let mut side =

@@ -81,7 +81,7 @@ pub(super) fn check_ipv6(text: &str) -> Result<(), String> {
     let fault = |what: &str| Err(format!("valid_ipv6_hostaddr: {what}: {}", excerpt(text)));
     let fields: Vec<&str> = text.split(':').collect();
     let last = fields.len() - 1;
-    // `gap` is the index of the empty field in `::`, or 0 while there has been no `::`.
+    // `gap` is the index of the empty field in `::`, or 0 if there has been no `::` so far.
     let mut gap = 0;
     let mut start = 0;
     for (number, field) in fields.iter().enumerate() {

@@ -13,8 +13,8 @@ pub(super) fn strtol(text: &str) -> (i64, &str) {
     if end == 0 {
         return (0, text);
     }
-    // Add each digit with the sign of the number, because the smallest number has no positive counterpart, so negating
-    // at the end would overflow.
+    // Add each digit with the sign of the number. To negate the sum at the end would not work for the smallest number,
+    // which has no positive counterpart.
     let value = digits[..end]
         .bytes()
         .fold(0i64, |n, digit| n.saturating_mul(10).saturating_add(sign * i64::from(digit - b'0')));

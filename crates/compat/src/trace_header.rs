@@ -56,7 +56,8 @@ impl TraceHeaderWriter {
     }
 }
 
-/// Checks that a number at the end of the local part distinguishes all recipients of a message, `each` in number.
+/// Checks that a number at the end of the local part distinguishes all recipients of a message. `each` is the number of
+/// recipients of each message.
 ///
 /// # Errors
 ///

@@ -909,7 +909,7 @@ impl FileSystem {
             let age = now.duration_since(at).unwrap_or_default();
             self.profile.commits_after().is_some_and(|limit| age >= limit)
         };
-        // Check every name change instead of bisecting, because their times are not sorted if the clock was set back.
+        // Look at every name change instead of bisecting, because the times are not sorted if the clock was set back.
         let committed = self.changes.iter().rposition(|(_, at)| is_committed(*at)).map_or(0, |last| last + 1);
         for (change, _) in self.changes.drain(..committed).collect::<Vec<_>>() {
             self.make_durable(change);
@@ -963,7 +963,7 @@ impl FileSystem {
                             names.insert(name, *new);
                             continue;
                         }
-                        // A rename that is not atomic can leave a directory with two names. Keep only the first one.
+                        // A rename that is not atomic can leave a directory with two names. Keep only the first name.
                         let Some(below) = old.remove(&inode) else { continue };
                         let new = self.next;
                         self.next += 1;

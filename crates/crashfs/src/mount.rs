@@ -86,7 +86,8 @@ pub struct Hit {
     pub at: Instant,
 }
 
-/// Power cut and fault to inject while processes use the disk. Each is optional and counts its own operations.
+/// Power cut and fault to inject while processes use the disk. Both are optional, and each of them counts other
+/// operations.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Plan {
     /// Number of the change or sync at which the power is cut, counted from 1.
@@ -291,8 +292,8 @@ impl Disk {
         state.clean_at = Instant::now();
     }
 
-    /// Returns the latest time at which a power cut would have lost no data: the time of the mount, of `restore_power`,
-    /// or of a sync that left no unsynced data.
+    /// Returns the latest time at which a power cut is known to lose no data: the time of the mount, of
+    /// `restore_power`, or of a sync of a file that left no unsynced data in any file.
     pub fn clean_at(&self) -> Instant {
         self.shared.lock().clean_at
     }
@@ -392,8 +393,8 @@ impl Shared {
         state.files.set_time(SystemTime::now());
         let fault = state.fault_of(operation);
         let is_cut = state.plan.cut_at == Some(state.operations);
-        // If the power fails during an operation other than a write, chance decides whether the disk had already
-        // carried it out.
+        // If the power fails during an operation other than a write, decide at random whether the disk has already
+        // carried out the operation.
         let is_done = !is_cut || matches!(operation, Operation::Write(..)) || state.chance.random();
         let State { files, chance, .. } = &mut *state;
         let changed = if is_done { change(files, fault, chance) } else { Err(Errno::IO) };
@@ -444,9 +445,9 @@ impl State {
     }
 
     fn can_have(&self, operation: Operation, fault: Fault) -> bool {
-        // A segment is in use only once its header is durable. Its name may become durable earlier, when the directory
-        // is synced for another file. Exclude the spool's file `newest`, which is no segment: the spool accepts mail
-        // even if this file cannot be written.
+        // A segment of the spool is in use only once its header is durable. Its name alone does not show that, because
+        // it may become durable earlier, when the directory is synced for another file. Exclude the spool's file
+        // `newest`, which is not a segment: the spool accepts mail even if this file cannot be written.
         let is_used = |inode| {
             self.files.is_durably_named(inode)
                 && self.files.has_durable_header(inode)
@@ -814,7 +815,7 @@ impl Filesystem for Served {
     }
 
     fn readdir(&self, _: &Request, inode: INodeNo, handle: FileHandle, from: u64, mut reply: ReplyDirectory) {
-        // Read the names again at offset 0, because after rewinddir(3), a process must see the directory as it is then.
+        // At offset 0, read the names anew, because a process that calls rewinddir(3) must see the current directory.
         let is_first = from == 0;
         match self.0.look(Operation::Other, |files| is_first.then(|| files.list(inode.0)).transpose()) {
             Ok(names) => {

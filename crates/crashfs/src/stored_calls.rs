@@ -16,7 +16,8 @@ use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 use std::path::Path;
 
 const FORMAT: &str = "mailrun-calls/1";
-/// Maximum capacity of the logged disk, in bytes. A log with a larger capacity is rejected.
+/// Maximum capacity of the logged disk, in bytes. A log with a larger capacity is rejected, because the files are in
+/// memory when the calls are repeated.
 const MAX_CAPACITY: u64 = 1 << 30;
 /// Maximum length of a line of a log. The longest line describes a power cut, and lists each sector that survived.
 const MAX_LINE_BYTES: u64 = 64 << 20;

@@ -1,5 +1,6 @@
 //! Notices calls of sync(2) and syncfs(2), which the kernel does not report to a FUSE file system. A tracing instance
-//! in the kernel records these calls as they return, if a descendant of the calling thread has made them.
+//! in the kernel records these calls when they return. It records the calls of the thread that called
+//! [`SyncCalls::watch`] and of its descendants or, in a PID namespace, the calls of all processes of the host.
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -52,8 +53,8 @@ impl Drop for Instance {
 }
 
 pub(crate) struct SyncCalls {
-    // `pipe` must be declared before `instance`, because fields are dropped in this order, and the kernel removes a
-    // tracing instance only after its pipe was closed.
+    // Declare `pipe` before `instance`, because fields are dropped in the order of their declaration, and the kernel
+    // removes a tracing instance only after its pipe is closed.
     pipe: File,
     instance: Instance,
 }
@@ -85,8 +86,8 @@ impl SyncCalls {
         let pipe = File::from(rustix::fs::open(instance.path.join("trace_pipe"), flags, Mode::empty())?);
         let mut calls = Self { pipe, instance };
         if !calls.sees_own_call()? {
-            // In a PID namespace, tracefs takes this thread's number for a different thread, so trace all processes of
-            // the host instead.
+            // In a PID namespace, this thread's number belongs to a different thread of the host. tracefs then traces
+            // the wrong thread, so trace all processes of the host instead.
             fs::write(calls.instance.path.join("set_event_pid"), "\n")?;
             if !calls.sees_own_call()? {
                 return Err(io::Error::other("its tracing shows no call of syncfs(2)"));

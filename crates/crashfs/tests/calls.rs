@@ -1,5 +1,6 @@
-//! The log of calls rebuilds the files exactly, also after power cuts, and a damaged log gets a clear answer.
-#![allow(clippy::unwrap_used)] // the lint spares `#[test]` functions and not what they call
+//! Repeating a log of calls must rebuild the files exactly, even after power cuts. Reading a damaged log must fail with
+//! an error that says what is wrong.
+#![allow(clippy::unwrap_used)] // The lint exempts `#[test]` functions but not the functions that they call
 
 use mailrun_crashfs::{Disk, FileSystem, Loss, Owner, Profile, ROOT, SpecialFile, StoredCalls, Survivors, obstacle};
 use proptest::prelude::*;
@@ -36,7 +37,7 @@ fn stored(files: &mut FileSystem, place: &Path) -> StoredCalls {
     back
 }
 
-/// Makes a call, and ignores whether the call succeeds.
+/// Makes the call that `what` selects, and ignores whether it succeeds. Before the call, sets the clock to `seconds`.
 fn act(files: &mut FileSystem, rng: &mut StdRng, (what, one, other, seconds): (u8, usize, usize, u64)) {
     files.set_time(UNIX_EPOCH + Duration::from_secs(seconds));
     let (name, to) = (NAMES[one % 4], NAMES[other % 4]);
@@ -78,7 +79,7 @@ proptest! {
         files.set_profile(Profile::ALL[profile]);
         let mut rng = StdRng::seed_from_u64(seed);
         acts.into_iter().for_each(|one| act(&mut files, &mut rng, one));
-        // The log knows the times of calls only.
+        // End with a call, because the log has only the times of calls, and time may have passed since the last one.
         files.turn_off();
         let place = tempfile::tempdir().unwrap();
         let log = stored(&mut files, place.path());
@@ -95,7 +96,7 @@ proptest! {
         stored(&mut files, place.path());
         let (path, data) = (place.path().join("calls.jsonl"), place.path().join("calls.data"));
         let mut text = fs::read(&path).unwrap();
-        // At least the bracket at the end is missing.
+        // Cut off at least the bracket at the end, so that the log cannot be valid.
         text.truncate(cut.min(text.len() - 2));
         text.extend(lines);
         fs::write(&path, text).unwrap();
@@ -128,7 +129,7 @@ fn a_damaged_log_says_what_is_wrong() {
         let error = StoredCalls::read(&path, &data).unwrap_err().to_string();
         assert!(error.contains(said), "{text}: {error}");
     }
-    // What can be read may still be impossible to do.
+    // A log that can be read may still contain calls that are impossible.
     for (from, to) in [
         ("\"inode\":2,\"at\":0", "\"inode\":9,\"at\":0"),
         ("\"at\":0,", "\"at\":18446744073709551615,"),

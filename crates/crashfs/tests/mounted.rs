@@ -1,11 +1,11 @@
 //! Each way in which a process can make its data durable must also work over FUSE. A separate process writes,
 //! because the test's process must not touch the file system that it serves.
-#![allow(clippy::unwrap_used)] // the lint spares `#[test]` functions and not what they call
+#![allow(clippy::unwrap_used)] // The lint exempts `#[test]` functions but not the functions that they call
 
 use mailrun_crashfs::{Disk, Profile, obstacle, sync_calls_obstacle};
 use std::process::Command;
 
-/// Writes `text` to `path` and syncs in the way that `argv[2]` names.
+/// Script that writes `text` to the file `argv[1]`, and makes it durable in the way that `argv[2]` names.
 const WRITER: &str = r#"
 import ctypes, mmap, os, sys
 path, way = sys.argv[1:]
@@ -39,7 +39,7 @@ if way == "link":
     os.fsync(os.open(os.path.dirname(path), os.O_RDONLY))
 "#;
 
-/// Writes `files` files, cuts the power at once, and returns the number of files that survive.
+/// Writes `files` files, and cuts the power right after each of them. Returns the number of files that survive.
 fn survivors(way: &str, files: usize) -> usize {
     let mut disk = Disk::mount(1 << 24, 1).unwrap();
     disk.heed_sync_calls().unwrap();
@@ -76,9 +76,9 @@ fn what_a_process_synced_in_any_way_survives_a_power_cut() {
     assert!(survivors("nothing", 6) < 6, "data that nobody synced may be lost");
 }
 
-/// Renames each file while it lists the directory, as Postfix's queue manager does when it starts. Prints the number of
-/// files that the listing left out, and the lengths of two listings of one open directory, between which it makes a
-/// file.
+/// Script that moves each file to another directory while it lists the files, as Postfix's queue manager does when it
+/// starts. Then it lists one open directory twice, and makes a file in between. Prints the number of files that the
+/// first listing left out, and the lengths of the other two listings.
 const MOVER: &str = r#"
 import os, sys
 old, new = [os.path.join(sys.argv[1], name) for name in ("old", "new")]

@@ -1,6 +1,6 @@
 //! After any operations and a power cut, synced data must be there, and unsynced data must be either the old data or
 //! data that was written.
-#![allow(clippy::unwrap_used)] // the lint spares `#[test]` functions and not what they call
+#![allow(clippy::unwrap_used)] // The lint exempts `#[test]` functions but not the functions that they call
 
 use mailrun_crashfs::{FileSystem, Inode, Profile, ROOT, SECTOR};
 use proptest::prelude::*;
@@ -9,7 +9,7 @@ use rand::rngs::StdRng;
 use rustix::io::Errno;
 use std::time::{Duration, UNIX_EPOCH};
 
-/// An operation on the only file.
+/// An operation on the only file of the test.
 #[derive(Clone, Debug)]
 enum Act {
     Write { at: usize, bytes: Vec<u8> },
@@ -26,7 +26,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
     )
 }
 
-/// A file system with one file whose name is durable.
+/// Returns a file system with one empty file, whose name is durable.
 fn with_file(name: &str) -> (FileSystem, Inode) {
     let mut files = FileSystem::new(1 << 20);
     let inode = files.create(ROOT, name, 0o600).unwrap().inode;
@@ -47,7 +47,7 @@ proptest! {
     #[test]
     fn each_sector_is_as_it_was_when_synced_or_as_it_has_been_since(acts in acts(), seed: u64) {
         let (mut files, inode) = with_file("a");
-        // Every content of the file since the last sync.
+        // This has every content that the file has had since the last sync.
         let mut past = vec![Vec::new()];
         let mut now = Vec::new();
         for act in acts {
@@ -75,7 +75,7 @@ proptest! {
         for (number, sector) in left.chunks(SECTOR).enumerate() {
             let at = |file: &Vec<u8>, byte: usize| file.get(number * SECTOR + byte).copied().unwrap_or(0);
             let is_whole = |file: &Vec<u8>| (0..sector.len()).all(|byte| sector[byte] == at(file, byte));
-            // Torn: begins like one version, and the rest is zeros as before.
+            // A torn sector begins like one version, and its rest is zeros, as it was at the last sync.
             let end = sector.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
             let is_begun = |file: &Vec<u8>| (0..end).all(|byte| sector[byte] == at(file, byte));
             let was_zeros = (0..SECTOR).all(|byte| at(&past[0], byte) == 0);
@@ -196,7 +196,8 @@ fn a_directory_replaces_only_an_empty_one() {
     assert_ne!(empty, full);
 }
 
-/// A file is renamed from one directory to another. Both directories are durable.
+/// File system for tests that rename a file from the directory `from` to the directory `to`. Both directories are
+/// durable.
 struct Renamed {
     files: FileSystem,
     from: Inode,
@@ -205,7 +206,7 @@ struct Renamed {
 }
 
 impl Renamed {
-    /// Makes a file in the first of two directories.
+    /// Makes two durable directories, and in the first of them a file `x`, which is not durable yet.
     fn new(profile: Profile, names: [&str; 2]) -> Self {
         let mut files = FileSystem::new(1 << 20);
         let [from, to] = names.map(|name| files.make_directory(ROOT, name, 0o700).unwrap().inode);
@@ -247,7 +248,7 @@ fn a_rename_leaves_the_names_that_its_file_system_leaves() {
         from_durable(of);
         of.files.sync(of.inode).unwrap();
     };
-    // As a Maildir is used: nobody syncs the directory in which the file was made.
+    // A server that delivers into a Maildir makes these calls. It never syncs the directory in which it made the file.
     let made_and_new_synced: Calls = |of| {
         of.files.sync(of.inode).unwrap();
         renamed(of);
@@ -272,7 +273,8 @@ fn a_rename_leaves_the_names_that_its_file_system_leaves() {
     };
     let (old_or_new, new) = (&["new", "old"][..], &["new"][..]);
     let (any, new_stays, old_goes) = (&["both", "new", "none", "old"][..], &["both", "new"][..], &["new", "none"][..]);
-    // What may be left with ext4, XFS, btrfs and POSIX's letter.
+    // Each row ends with what may be left on ext4, on XFS, on btrfs, and on a file system that promises only what POSIX
+    // says.
     for (situation, calls, allowed) in [
         ("nothing is synced after it", nothing_synced, [old_or_new, old_or_new, old_or_new, any]),
         ("the new directory is synced", new_synced, [new, new, new, new_stays]),
@@ -316,7 +318,6 @@ fn a_rename_leaves_the_names_that_its_file_system_leaves() {
 fn each_profile_keeps_what_its_file_system_keeps() {
     use Profile::{Btrfs, Ext4, Strict, Xfs};
     type Calls = fn(&mut FileSystem);
-    /// Makes a file with this content.
     fn made(files: &mut FileSystem, name: &str, bytes: &[u8]) -> Inode {
         let inode = files.create(ROOT, name, 0o600).unwrap().inode;
         files.write(inode, 0, bytes).unwrap();
@@ -357,7 +358,8 @@ fn each_profile_keeps_what_its_file_system_keeps() {
         files.sync_directory(ROOT).unwrap();
         (0..4).for_each(|part| files.write(a, part * 1000, &[b'x'; 1000]).unwrap());
     };
-    // For each situation, what may be under the name a: nothing, an empty file, the old one, all of the new one, or a part.
+    // Each row ends with what may be under the name a: nothing, an empty file, the old file, the whole new file, or a
+    // part of it.
     let all = ["none", "empty", "old", "new", "part"];
     for (situation, calls, profile, allowed) in [
         ("a name after a sync of its file", synced_and_renamed as Calls, Ext4, &["none", "new"][..]),

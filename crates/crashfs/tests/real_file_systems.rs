@@ -1,9 +1,11 @@
-//! Does each model of persistence allow what its file system does? Short sequences of calls run on a file system in a file. After
-//! each call the file is copied without any flush, as if the power had gone, and what a mount of the copy holds must be
-//! among the states that the model leaves.
+//! Checks that each model of a file system ([`Profile`]) allows what the real file system does in a power cut. The test
+//! runs short sequences of calls on a real file system in an image file. After each call, it copies the image without
+//! a flush, as if the power had been cut. The files in the mounted copy must then be in one of the states in which the
+//! model can be after a power cut.
 //!
-//! `make test-slow PART=file-systems`, as root. A file system that this host lacks is skipped with a line.
-#![allow(clippy::unwrap_used, clippy::print_stderr)] // the lint spares `#[test]` functions and not what they call
+//! Run it as root with `make test-slow PART=file-systems`. If this host cannot make or mount one of the file systems,
+//! the test prints the reason and skips that file system.
+#![allow(clippy::unwrap_used, clippy::print_stderr)] // The lints exempt only `#[test]` functions themselves
 
 use mailrun_crashfs::{FileSystem, Inode, Profile, ROOT};
 use rand::SeedableRng;
@@ -14,20 +16,22 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Cuts of the model that are tried for each state.
+/// Number of power cuts of the model, with different seeds, from which the states that the model allows are collected.
 const CUTS: u64 = 2000;
 
-/// Set in the process that has a mount namespace of its own. A program that is started in another one, such as a server of an
-/// audit, keeps a copy of the mounts that it finds, and a copy of the file cannot be mounted while the file is.
+/// Environment variable that is set in the process with a mount namespace of its own. The test needs such a namespace
+/// because other programs would otherwise see its mounts. A program that starts meanwhile in a new namespace, such as a
+/// server of an audit, would keep a copy of these mounts. The image would then stay mounted after the test has
+/// unmounted it, and a copy of the image cannot be mounted at the same time as the image.
 const OWN_MOUNTS: &str = "MAILRUN_OWN_MOUNTS";
 
-/// A call. A file is opened for it and closed after it.
+/// A call on the file system. A call on a file opens the file before and closes it afterwards.
 #[derive(Clone, Copy, Debug)]
 enum Call {
-    /// Makes an empty file.
+    /// The creation of an empty file.
     Create(&'static str),
     MakeDirectory(&'static str),
-    /// Writes at this offset this number of bytes, all of this value.
+    /// A write to a path, with the offset, the number of bytes, and the value of every byte.
     Write(&'static str, u64, usize, u8),
     Truncate(&'static str),
     Sync(&'static str),
@@ -92,7 +96,7 @@ const SEQUENCES: [&[Call]; 26] = [
         Rename("d/a", "e/a"),
         SyncDirectory("d"),
     ],
-    // Nobody ever syncs the directory in which the file was made.
+    // In this sequence, nobody syncs the directory in which the file was made.
     &[
         MakeDirectory("d"),
         MakeDirectory("e"),
@@ -138,7 +142,7 @@ const SEQUENCES: [&[Call]; 26] = [
     &[Create("a"), Write("a", 0, 9, 1), Sync("a"), Rename("a", "b"), Create("c"), Write("c", 0, 9, 3), Sync("c")],
 ];
 
-/// The names below the root, and the content of the files; `None` for a directory.
+/// All paths below the root, each with the content of the file, or `None` for a directory.
 type State = BTreeMap<String, Option<Vec<u8>>>;
 
 #[test]
@@ -189,7 +193,8 @@ fn in_short(state: &State) -> String {
     state.iter().map(|(name, of)| format!("{name}: {}", content(of))).collect::<Vec<_>>().join("; ")
 }
 
-/// Returns the states that the model may leave after these calls, and the one in which nothing is missing.
+/// Returns the states in which the model can be if the power is cut after these calls, and the state without a power
+/// cut, in which nothing is missing.
 fn states_left(profile: Profile, calls: &[Call]) -> (BTreeSet<State>, State) {
     let model = || {
         let mut model = Model(FileSystem::new(1 << 24));
@@ -279,23 +284,24 @@ impl Model {
     }
 }
 
-/// A file system in a file.
+/// The real file system, in an image file.
 struct Real;
 
 impl Real {
-    /// Runs the calls, and returns what a mount of a copy after each of them holds.
+    /// Runs the calls, and copies the image after each call. Returns the files that each mounted copy contains. Fails
+    /// if this host cannot make or mount the file system.
     fn run(profile: Profile, calls: &[Call]) -> Result<Vec<State>, String> {
         let place = tempfile::tempdir().unwrap();
         let (image, mount) = (place.path().join("image"), place.path().join("mount"));
         fs::create_dir(&mount).unwrap();
-        // The least that mkfs takes.
+        // These are the smallest sizes that mkfs accepts.
         let bytes = if profile == Profile::Xfs { 300 << 20 } else { 128 << 20 };
         File::create(&image).unwrap().set_len(bytes).unwrap();
         command(&format!("mkfs.{}", profile.name()), &["-q"], &[&image])?;
         let mut copies = Vec::new();
         {
             let _mounted = Mounted::new(&image, &mount)?;
-            // What mkfs and the mount have written is no part of the test.
+            // Sync everything that mkfs and the mount have written, because it is not part of the test.
             command("sync", &["-f"], &[&mount])?;
             for call in calls {
                 perform(&mount, *call);
@@ -304,7 +310,8 @@ impl Real {
                 copies.push(copy);
             }
         }
-        // Only now: two file systems with one identity cannot be mounted at a time.
+        // Mount the copies only after the original is unmounted, because two file systems with one identity cannot be
+        // mounted at the same time.
         let look = |copy: &std::path::PathBuf| {
             let _mounted = Mounted::new(copy, &mount).unwrap();
             look(&mount)

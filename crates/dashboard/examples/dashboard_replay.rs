@@ -41,7 +41,8 @@ fn main() -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Shows figures that change four times a second, as the figures of a run do.
+/// Shows figures that change four times a second, as in a run, and then prints the CPU time that the dashboard's thread
+/// has used.
 fn measure(mut display: LiveDisplay, seconds: u64) -> anyhow::Result<ExitCode> {
     let last = sample::snapshots().pop().unwrap_or_default();
     for number in 1..=seconds * 4 {

@@ -342,8 +342,8 @@ impl<'a> DashboardScreen<'a> {
         alternate_screen::leave();
         let _ = kill_process(getpid(), Signal::TSTP);
         self.terminal = None;
-        // SIGTSTP stops all threads, but this thread continues for a moment after sending it. Without the pause, the
-        // loop would find the process still in the foreground and enter the screen again.
+        // SIGTSTP stops all threads, but this thread continues for a moment after it has sent the signal. Without this
+        // pause, the loop below would find the process still in the foreground and enter the screen again.
         thread::sleep(STOP_DELAY);
         while !self.shared.is_over.load(Ordering::Relaxed) {
             if is_in_foreground() {

@@ -286,7 +286,8 @@ mod tests {
     }
 
     proptest! {
-        /// Any figures and texts can be drawn on a terminal of any size, and no control character appears.
+        /// Drawing must work for any figures and texts, and for a terminal of any size. The drawing must not contain
+        /// control characters.
         #[test]
         fn anything_is_drawn_anywhere(
             (width, height) in (1_u16..200, 1_u16..60),

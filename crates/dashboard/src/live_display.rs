@@ -32,8 +32,9 @@ impl LiveDisplay {
         }
     }
 
-    /// Shows a line, unless the previous line is recent. Callers can therefore call this as often as they like. While a
-    /// dashboard is visible, only the part of the line that says what the run waits for is shown, on the dashboard.
+    /// Shows a line, unless the previous line was shown only a moment ago. Callers can therefore call this as often as
+    /// they like. While a dashboard is visible, no line is shown. If the line only says what the run waits for, the
+    /// dashboard shows this text.
     pub fn show(&mut self, line: impl FnOnce() -> LiveLine) {
         match &mut self.dashboard {
             Some(dashboard) if dashboard.is_shown() => {

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 /// Interval at which the monitor takes the new counts of the run and reports them.
 pub const TICK: Duration = Duration::from_millis(250);
-/// Time for which a stopped load waits for messages in transit.
+/// Maximum time for which a stopped load waits for messages in transit.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
 /// Time after the warm-up in which no threshold can end the run, because a rate takes some time to settle.
 const ABORT_DELAY: Duration = Duration::from_secs(1);
@@ -83,7 +83,7 @@ impl LoadHost {
     pub fn observe(has_rate: bool, thresholds: &[&[Threshold]], servers: &[String]) -> Self {
         let is_judged = has_rate || thresholds.iter().any(|list| !list.is_empty());
         let is_watched = is_judged && !servers.is_empty();
-        // Start the watch before the load, because its start takes milliseconds that must not count for the load.
+        // Start the watch before the load, because starting it takes milliseconds, which must not be part of the load.
         let watch = is_watched.then(|| HostWatch::start(Parties::ThisProcess, servers));
         Self { sampler: HostSampler::start(), watch }
     }

@@ -29,7 +29,7 @@ pub(crate) fn draw_progress(dashboard: &Dashboard, row: Rect, buffer: &mut Buffe
 }
 
 /// Returns the share of the run that is done, by messages or by time, whichever is larger. Messages that were rejected
-/// or failed count too, because the run does not send them again. `None` if the run has no limit.
+/// or failed count too, because the run does not send them again. Returns `None` if the run has no limit.
 fn progress_share(now: &RunSnapshot) -> Option<f64> {
     let messages = (now.goal_messages > 0).then(|| now.messages.settled() as f64 / now.goal_messages as f64);
     let time = (now.goal_s > 0.0).then(|| now.elapsed_s / now.goal_s);

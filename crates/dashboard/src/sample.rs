@@ -4,10 +4,10 @@ use crate::snapshot::{MessageCounts, PartyLoad, RunSnapshot, StageTimes, Thresho
 
 /// Interval between snapshots in seconds. The monitor of a measured run reports at the same interval.
 const INTERVAL_S: f64 = 0.25;
-/// Number of snapshots. They cover 40 s, so the picture shows a run of 60 s before its end.
+/// Number of snapshots. They cover 40 s of a run of about 60 s, so the pictures show an unfinished run.
 const SNAPSHOTS: u64 = 160;
 const GOAL_MESSAGES: u64 = 60_000;
-/// Period in seconds in which greylisting makes the server reject four of five messages.
+/// Part of the run, in seconds since its start, in which greylisting makes the server reject four of five messages.
 const GREYLISTED_S: std::ops::Range<f64> = 20.0..24.0;
 
 pub fn snapshots() -> Vec<RunSnapshot> {

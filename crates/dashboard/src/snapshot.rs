@@ -13,7 +13,7 @@ pub struct RunSnapshot {
     /// Time in seconds for which the run creates messages, or 0 if it has no such limit.
     pub goal_s: f64,
     pub messages: MessageCounts,
-    /// Number of accepted messages that are not delivered yet or, without a sink, of messages in transit.
+    /// Number of accepted messages that are not delivered yet or, without a sink, number of messages in transit.
     pub queue: u64,
     pub stages: Vec<StageTimes>,
     pub errors: u64,

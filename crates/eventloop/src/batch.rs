@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn a_session_that_reads_little_gets_its_input_in_order() {
-        // With at most 64 reads of 10 bytes per turn, an echo task cannot read a whole segment of 1,500 bytes. The next
+        // An echo task reads at most 64 × 10 bytes per turn, so it cannot read a whole segment of 1,500 bytes. The next
         // segment must not overtake the unread rest.
         for room in [1, 5, 10] {
             assert_eq!(conversations(vec![vec![3000; 2]; 8], 1500, room), 8, "{room}");

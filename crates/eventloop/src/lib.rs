@@ -1,5 +1,5 @@
-//! An event loop for network servers and clients. Each thread has one epoll, and a task stays on its
-//! thread. **Linux only.**
+//! An event loop for network servers and clients. Each worker thread has its own loop with one epoll, and a task runs
+//! only on the thread that started it. **Linux only.**
 //!
 //! ```
 //! use mailrun_eventloop::{Acceptor, Socket, listener, worker};
@@ -29,9 +29,9 @@
 //! # }
 //! ```
 //!
-//! The event loop uses epoll, timerfd and eventfd through rustix, so this crate has no unsafe code.
-//! A task is an ordinary future and may await anything that wakes it, such as the channels of tokio
-//! or futures. A task is never moved to another thread. An event polls its task directly, without a
+//! The event loop uses epoll, timerfd and eventfd through rustix, so this crate has no unsafe code. A task is an
+//! ordinary future and may await anything that wakes it, such as the channels of tokio or futures. A task is never
+//! moved to another thread. When an event arrives, the loop directly polls the task that waits for the event, without a
 //! queue, a lock or a waker in between. The crate contains no network protocol.
 //!
 //! | file | what it does |

@@ -29,7 +29,7 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     }
 }
 
-/// Returns true if the error means that the kernel has no IPv6, or the host no IPv6 address.
+/// Returns true if the error means that the kernel has no IPv6, or that the host has no IPv6 address.
 fn lacks_ipv6(error: &io::Error) -> bool {
     let codes = [Errno::AFNOSUPPORT, Errno::ADDRNOTAVAIL];
     codes.iter().any(|code| error.raw_os_error() == Some(code.raw_os_error()))
@@ -88,8 +88,8 @@ pub fn adopt(socket: &OwnedFd, endpoint: &Endpoint) -> io::Result<()> {
 const SOCKET_MODE: u32 = 0o666;
 
 fn listen_unix(path: &Path) -> io::Result<OwnedFd> {
-    // A killed server leaves its socket behind, and connecting to it is refused. Connecting to any
-    // other file is refused as well, so remove the file only if it is a socket.
+    // Remove the socket of a killed server, which refuses connections. Other files refuse them as
+    // well, so remove the file only if it is a socket.
     let is_socket = std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket());
     if is_socket && try_connect(path) == Err(Errno::CONNREFUSED) {
         std::fs::remove_file(path)?;

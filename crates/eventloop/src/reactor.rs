@@ -5,10 +5,10 @@
 //! timerfd ───────▶ timers ──────────────────────────────▶ the tasks that are due
 //! wake queue (wakers) ─────────────────────────────────────▶ the tasks that were woken
 //! ```
-//! This runtime serves a single purpose: an event polls its task directly, without a queue, a lock
-//! or a waker in between. Tokio could not do that
-//! (`docs/decisions/0004-an-event-loop-of-our-own.md`). A task is an ordinary future and may await
-//! anything that wakes it.
+//! This runtime exists for one reason: when an event arrives, the loop directly polls the task that waits for the
+//! event, without a queue, a lock or a waker in between. Tokio could not do that
+//! (`docs/decisions/0004-an-event-loop-of-our-own.md`). A task is an ordinary future and may await anything that wakes
+//! it.
 use crate::batch::{BATCH_EVENTS, MAX_READ_AHEAD, ReadAhead, WriteBatch};
 use crate::busy_poll::{self, BusyPoll};
 use crate::clock;
@@ -36,10 +36,10 @@ use std::time::Duration;
 
 const MAX_EVENTS: usize = 1024;
 const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
-/// Number of reads or accepts that a task may make before other tasks have their turn.
+/// Maximum number of reads or accepts that a task may make before other tasks have their turn.
 const TASK_BUDGET: u32 = 64;
-/// Number of input bytes that cost a task one more read of its budget, so that 256 KiB use up the whole budget. A turn
-/// therefore stays short even if many peers send faster than their tasks can work.
+/// Number of input bytes that count as one more read of [`TASK_BUDGET`], so that 256 KiB use up the whole budget. A
+/// turn therefore stays short even if many peers send faster than their tasks can work.
 const BUDGETED_BYTES: usize = 4096;
 const MAIN_TASK: usize = 0;
 const TIMER_TOKEN: u64 = u64::MAX;
@@ -70,7 +70,7 @@ pub(crate) struct Reactor {
     /// or if the input was left over from an earlier turn.
     input_at: Cell<Option<Duration>>,
     tasks: RefCell<Slab<Option<Task>>>,
-    /// Tasks to be polled without an event: new tasks, and tasks that have used up the reads of their last turn.
+    /// Tasks to be polled without an event, for example new tasks, and tasks that used up the reads of their last turn.
     ready_tasks: RefCell<Vec<usize>>,
     current_task: Cell<usize>,
     budget: Cell<u32>,
@@ -279,7 +279,7 @@ impl Reactor {
         // Create the wake queue before unsharing the descriptor table, because other threads write to its descriptor.
         let wake_queue = Arc::new(WakeQueue::new()?);
         if options.fd_table == FdTable::Private {
-            // Ignore an error: the worker is merely slower if it still shares its descriptor table with other threads.
+            // Ignore an error, because the worker still works with a shared descriptor table, only more slowly.
             let _ = unshare(CloneFlags::CLONE_FILES);
         }
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
@@ -451,8 +451,8 @@ impl Reactor {
             let Some(source) = find_source(&mut sources, event.data.u64()) else { continue };
             match source.buffered.take() {
                 None => {}
-                // An empty read means that the connection has ended. Store nothing, because the next read finds the end
-                // again.
+                // An empty read means that the connection has ended. There is nothing to keep, because the next read
+                // reports the end again.
                 Some(BufferedRead::Read(place)) if place.is_empty() => source.readable = true,
                 Some(BufferedRead::Read(place)) => {
                     let read_ahead = self.read_ahead.borrow();
@@ -470,7 +470,7 @@ impl Reactor {
         let mut sources = self.sources.borrow_mut();
         self.write_batch.borrow_mut().drain(|piece, bytes| {
             let source = find_source(&mut sources, piece.token);
-            // Earlier output of this socket is still unsent, so this output must wait behind it to stay in order.
+            // If earlier output of this socket is still unsent, append this output, so that the order is kept.
             if let Some(source) = source.filter(|source| source.has_unsent()) {
                 source.is_write_batched = false;
                 source.cold().unsent.extend_from_slice(bytes);
@@ -629,7 +629,7 @@ impl Reactor {
         let mut sources = self.sources.borrow_mut();
         let source = &mut sources[key];
         source.awaits_input = false;
-        // Return input that was kept from an earlier batch first, because it arrived before the input of this batch.
+        // First return the input that was kept from an earlier batch, because it arrived before this batch.
         if let Some(kept) = source.cold.as_mut().and_then(|cold| cold.take_input(room)) {
             self.input_at.set(None);
             return Some(kept);

@@ -1,9 +1,8 @@
-//! Locks that the other threads can still use after a thread has panicked while it held one of
-//! them.
+//! Functions for locks that other threads can still use after a thread has panicked while it held the lock.
 //!
-//! A panic must end only the session in which it happens, and not every thread that locks the same
-//! data later. These threads may find a half-made change, so code that holds a lock should do
-//! everything that can panic before its first change.
+//! A panic must end only the session in which it happens, and not every thread that locks the same data later. These
+//! threads may find the data half changed, so code that holds a lock should do everything that can panic before its
+//! first change.
 use std::sync::{LockResult, Mutex, MutexGuard, PoisonError};
 
 /// Locks a mutex like [`Mutex::lock`], but succeeds even if a thread has panicked while it held the

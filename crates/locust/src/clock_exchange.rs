@@ -6,7 +6,8 @@ const EXCHANGES: u32 = 8;
 const INTERVAL: Duration = Duration::from_secs(30);
 /// Time after which a question to the master counts as unanswered, so that another one may be sent.
 const ANSWER_LIMIT: Duration = Duration::from_secs(1);
-/// Assumed drift between two ordinary clocks: 50 µs per second.
+/// Assumed maximum drift between two ordinary clocks: 50 µs per second. The possible error of a measurement grows by
+/// this much while it ages.
 const DRIFT: f64 = 50e-6;
 /// Maximum difference of the clocks: ten years. A larger difference cannot come from a real clock and is discarded.
 const MOST_OFFSET_S: f64 = 315_360_000.0;

@@ -23,7 +23,7 @@ pub enum MasterCommand {
     /// answers this question.
     Clock {
         sent_s: f64,
-        /// Unix time on the master's clock when it answered.
+        /// Unix time on the master's clock when the question arrived.
         master_s: f64,
     },
     Unknown,

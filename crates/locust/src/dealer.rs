@@ -152,7 +152,7 @@ impl DealerConnection {
             (DealerState::ExpectReady, _) => return Err(DealerFault::Malformed),
             (_, true) => self.answer_ping(&body),
             (_, false) => {
-                // Skip multi-part messages, because every message that a worker needs from a master has a single frame.
+                // Skip messages of several frames, because each message that a worker needs has only one frame.
                 let is_whole = flags & MORE == 0 && !self.in_parts;
                 self.in_parts = flags & MORE != 0;
                 if is_whole {

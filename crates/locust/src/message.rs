@@ -169,7 +169,7 @@ impl WorkerMessage {
 
     fn data(&self, node: &str) -> Value {
         match self {
-            // Send -1 instead of a version of Locust, because the master then compares no versions.
+            // Send -1 instead of a version of Locust, so that the master does not compare versions.
             Self::ClientReady => Value::from(-1),
             Self::Heartbeat(state, processor, memory_bytes) => map([
                 ("state", state.name().into()),
@@ -190,11 +190,12 @@ fn map<K: Into<Value>>(entries: impl IntoIterator<Item = (K, Value)>) -> Value {
 }
 
 fn count(count: u64) -> Value {
-    // The master adds up the counts and converts them to floats. Limit each count to 2^62, which no real count reaches.
+    // Limit each count, because the master adds up the counts of all workers and converts the sums to floats. No real
+    // count reaches 2^62.
     count.min(1 << 62).into()
 }
 
-/// Encodes a float, with 0 for infinity and NaN. Python raises an exception when a master rounds these values.
+/// Encodes a float. Infinity and NaN become 0, because Python raises an exception when a master rounds them.
 fn number(number: f64) -> Value {
     Value::from(if number.is_finite() { number } else { 0.0 })
 }

@@ -51,8 +51,8 @@ pub struct WorkerLimits {
     pub max_sessions: u32,
     /// Servers that a master may choose as the target of this worker's load, in the form that `server_name` returns.
     pub targets: Vec<String>,
-    /// Converts a user's text for a server to a canonical name, or returns `None` if the text names no server. Access
-    /// to a host with TLS and without TLS must have different names.
+    /// Converts a user's text for a server to a canonical name, or returns `None` if the text names no server. A server
+    /// must have different names for access with TLS and without TLS.
     pub server_name: fn(&str) -> Option<String>,
     /// Time that messages in progress have to finish when a test stops.
     pub drain: Duration,
@@ -222,7 +222,8 @@ impl LocustWorker {
         self.link = Link::Absent { retry_at: Some(now + RECONNECT_DELAY) };
     }
 
-    /// Begins to leave: the worker starts no more messages, drains, sends a last report, and then `quit`.
+    /// Makes the worker leave the test: it starts no more messages, waits for the messages in progress, sends a last
+    /// report, takes its leave with `quit` or `client_stopped`, and exits.
     pub fn terminate(&mut self, now: Duration) {
         self.leave(WorkerExit::Terminated, self.limits.drain, now);
     }
@@ -243,7 +244,7 @@ impl LocustWorker {
 
     /// Performs all work that is due, such as heartbeats and reports. The caller must call this at least ten times per
     /// second, because the shortest time limit is 0.3 s. Before it reads `status`, the caller must carry out all
-    /// earlier actions: a load that it has yet to start would otherwise look like a load that has ended.
+    /// earlier actions, because a load that it has not started yet would otherwise look like a load that has ended.
     pub fn tick(&mut self, now: Duration, status: &LoadStatus, usage: (Percent, u64)) {
         self.usage = usage;
         self.tick_link(now);
@@ -272,7 +273,8 @@ impl LocustWorker {
     fn heartbeat(&mut self, now: Duration) {
         let state = match self.load {
             LoadState::Idle => UserState::Ready,
-            // The worker has registered for the next test, which may begin once enough workers are ready.
+            // Report this worker as ready, because it has registered for the next test, and the master can begin that
+            // test once enough workers are ready.
             LoadState::Ending if self.next_target.is_none() => UserState::Ready,
             // Report this worker as ready, because a new master starts its test once enough workers are ready. If the
             // master's test still runs, the master sends the number of users (`spawn`) again, and the load goes on.
@@ -586,8 +588,8 @@ mod tests {
         worker
     }
 
-    /// Calls `tick` every 100 ms of the time from `from` to `to`, and answers each heartbeat as a master does. Returns
-    /// the messages and actions of the worker.
+    /// Calls `tick` for every 100 ms between `from` and `to` (in milliseconds), and answers each heartbeat as a master
+    /// does. Returns the messages and actions of the worker.
     fn pass(worker: &mut LocustWorker, from: u64, to: u64, status: &LoadStatus) -> Vec<&'static str> {
         let mut seen = Vec::new();
         for time in (from..to).step_by(100) {
@@ -753,7 +755,7 @@ mod tests {
         assert!(output.iter().any(is_ready), "a new master waits for workers that are ready: {output:?}");
         worker.receive(MasterCommand::Spawn(of_test(20.0, "new")), ms(2_100));
         assert_eq!(messages(&mut worker), ["DRAIN"]);
-        // The old load has not ended when its time limit of 5 s is over, so the worker must not start the new test yet.
+        // The old load still runs when its time limit of 5 s is over, so the worker must not start the new test yet.
         let seen = pass(&mut worker, 2_200, 7_300, &BUSY);
         assert!(seen.iter().all(|name| *name == "heartbeat"), "{seen:?}");
         let seen = pass(&mut worker, 7_300, 7_400, &IDLE);

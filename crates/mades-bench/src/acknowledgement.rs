@@ -1,6 +1,6 @@
-//! Sends and counts acknowledgement documents about the messages of a run. The bench also plays the receiving business application, and
-//! sends one document back for each message that arrives unchanged. Alternatively, the real receiver sends the
-//! documents, and the bench waits for them.
+//! Sends and counts acknowledgement documents about the messages of a run. The bench also plays the receiving business
+//! application, and sends one document back for each message that arrives unchanged. Alternatively, the real receiving
+//! application sends the documents, and the bench waits for them.
 //!
 //! ```text
 //! sender ──▶ outbox ─ ─ endpoints ─ ─▶ inbox ──▶ arrived ──→ due ──→ acknowledgement_sender
@@ -8,9 +8,9 @@
 //!                                                                       ▼
 //! acknowledged ◀── sender's inbox ◀─ ─ ─ ─ ─ ─ endpoints ─ ─ ─ ─ receiver's outbox
 //! ```
-//! A document of the bench has the number of the acknowledged message. Its run id differs, so that the bench does not
-//! take it for a message of the run. A document of a real receiving application names the mRID, the identifier in the
-//! acknowledged message's XML.
+//! A document that the bench sends has the number of the acknowledged message, but another run id, so that the bench
+//! does not take the document for a message of the run. A document of a real receiving application names the mRID, the
+//! identifier in the acknowledged message's XML.
 use super::acknowledgement_document::AcknowledgementText;
 use super::document_id::DocumentId;
 use super::options::AcknowledgementOptions;
@@ -23,8 +23,8 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use tokio::sync::Notify;
 
-/// Maximum number of acknowledgements about messages of other runs and senders that are counted. The bench stores a
-/// hash of each of them, so that it does not count a redelivered document again.
+/// Maximum number of counted acknowledgements that are about messages of other runs or senders. The bench stores a hash
+/// of each of them, so that it does not count a redelivered document again.
 const MAX_STRANGERS: usize = 16_384;
 
 #[derive(Debug)]
@@ -130,9 +130,9 @@ impl Acknowledgements {
         }
     }
 
-    /// Counts an acknowledgement document that is not about this run. Returns false if it was not counted, so that the
-    /// caller does not report it: it was counted before, or `MAX_STRANGERS` documents were. The bench returns such
-    /// documents to the queue, so the broker may deliver them again.
+    /// Counts an acknowledgement document that is not about this run. Returns false if the document was counted before,
+    /// or if `MAX_STRANGERS` documents were counted. The caller then does not report the document. The bench returns
+    /// such documents to the queue, so the broker may deliver them again.
     pub(super) fn count_stranger(&self, count: &Cell<u64>, mark: u64) -> bool {
         let mut strangers = self.strangers.borrow_mut();
         let is_new = strangers.len() < MAX_STRANGERS && strangers.insert(mark);
@@ -167,8 +167,8 @@ impl Acknowledgements {
         }
     }
 
-    /// Must be called when the acknowledgement of the first message in line was sent. Removes this message. The
-    /// document counts as unsettled until `settled` or `take_unsettled` is called.
+    /// Removes the first message in line. Must be called when the acknowledgement of this message was sent. The
+    /// document then counts as unsettled until `settled` or `take_unsettled` is called.
     pub(super) fn handed_over(&self) {
         self.unsettled.borrow_mut().extend(self.due.borrow_mut().pop_front());
         count_one(&self.sent);

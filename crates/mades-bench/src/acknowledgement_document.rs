@@ -18,7 +18,8 @@ use quick_xml::events::Event;
 use quick_xml::reader::Reader;
 
 const ROOT: &str = "Acknowledgement_MarketDocument";
-/// Number of bytes at the beginning of a payload that are searched for the name of the root element.
+/// The name of the root element is searched for only in this many bytes at the beginning of a payload. They leave room
+/// for an XML declaration and comments before the root element.
 const PROLOGUE_BYTES: usize = 1_024;
 /// Maximum size of a document in bytes. Even a document that rejects thousands of time series, each
 /// with its reasons, is smaller.
@@ -27,7 +28,8 @@ const MAX_BYTES: usize = 4 << 20;
 const ACCEPTED: &str = "A01";
 const MAX_TEXT_CHARS: usize = 200;
 
-/// Writes the bench's documents, with elements in the order of the schema and with invented market participants.
+/// Writes the acknowledgement documents that the bench sends. The elements are in the order of the schema, and the
+/// market participants are invented.
 #[derive(Debug)]
 pub(super) struct AcknowledgementText {
     about_run: Uuid,
@@ -37,8 +39,8 @@ pub(super) struct AcknowledgementText {
 
 impl AcknowledgementText {
     pub(super) fn new(about_run: Uuid, created: jiff::Timestamp) -> Self {
-        // Flip one bit of the run's id, to get another id for the documents. The chance that another run has this id is
-        // 1 in 2^122.
+        // The documents need an id that differs from the run's id, so flip one bit of it. The chance that another run
+        // has the new id is 1 in 2^122.
         let run = Uuid::from_u128(about_run.as_u128() ^ 1);
         Self { about_run, run, created: created.strftime("%Y-%m-%dT%H:%M:%SZ").to_string() }
     }
@@ -180,7 +182,7 @@ fn field<'d>(
     }
 }
 
-/// Appends a piece of an element's text, up to the limit, and leaves out spaces at the start.
+/// Appends a piece of an element's text to `value`, which begins without spaces and is cut to `MAX_TEXT_CHARS`.
 fn append(value: Option<&mut String>, piece: &str) {
     let Some(value) = value else { return };
     let piece = if value.is_empty() { piece.trim_start() } else { piece };

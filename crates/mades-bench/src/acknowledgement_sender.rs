@@ -51,8 +51,8 @@ pub(super) async fn acknowledge(run_state: Rc<MadesRunState>, mut sender: Sender
     Ok(())
 }
 
-/// The latest message template for acknowledgement documents, with the component code of the receiver for which it was
-/// made. When the receiver changes, a new template replaces it.
+/// Keeps the message template for acknowledgement documents, with the component code of the receiver for which it was
+/// made, until the receiver changes. A new template then replaces it.
 #[derive(Default)]
 struct TemplateCache(Option<(String, OutgoingTemplate)>);
 
@@ -89,7 +89,7 @@ fn record_settlement(run_state: &MadesRunState, (sequence, settled): SettledTran
         Ok(Ok(Disposition::Rejected { condition, description })) => (condition, description),
         Ok(Ok(Disposition::Released)) => ("released".to_owned(), "the broker rejects it for now".to_owned()),
         Ok(Ok(Disposition::Modified { .. })) => ("modified".to_owned(), "the broker rejects it".to_owned()),
-        // Nobody knows whether the broker accepted the document, so mark it as in doubt.
+        // It is unknown whether the broker accepted the document, so mark the document as in doubt.
         Err(_) | Ok(Err(_)) => {
             run_state.tracker.borrow_mut().add_document_fact(sequence, MessageFlags::DOCUMENT_IN_DOUBT);
             return;

@@ -236,8 +236,8 @@ fn record_event(
 
 fn inbox(run_state: &MadesRunState, message: &DecodedMessage, now: Duration) -> Ownership {
     let arrived = InboxMessage::read(message);
-    // Look for an acknowledgement document first: a receiver may copy the identity of the bench's message into its
-    // document. The document would otherwise be taken for that message.
+    // Look for an acknowledgement document first. A receiver may copy the identity of the bench's message into its
+    // document, which would otherwise be taken for the message itself.
     if let Some(acknowledgements) = run_state.acknowledgements.as_ref().filter(|known| known.are_awaited())
         && let Some(document) = ReceivedAcknowledgement::read(arrived.content.octets())
     {

@@ -116,8 +116,8 @@ impl InFlightTable {
         None
     }
 
-    /// Fills the free slot that a removed message leaves with a later message that belongs at or before this slot.
-    /// Otherwise a search for the later message would end too early, at the free slot.
+    /// Closes the gap that a removed message leaves. Moves a message from a later slot into the free slot if its own
+    /// slot is there or before. Otherwise, a search for that message would end too early, at the free slot.
     fn close_gap(&mut self, mut gap: usize) {
         let mask = self.entries.len() - 1;
         let mut at = self.next_index(gap);

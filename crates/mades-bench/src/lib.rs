@@ -140,7 +140,7 @@ async fn execute(
     };
     let surroundings = monitor.host.finish();
     sides.stop(&run_state, interrupt).await;
-    // Take the time at the end of the load, because the search for missing messages in the outbox must not count.
+    // Take the time before the search for missing messages in the outbox, because the search is not part of the run.
     let observed_until = clock::now();
     if ending != Ending::Interrupted {
         outbox::find_waiting(&run_state).await;

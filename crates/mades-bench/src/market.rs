@@ -28,7 +28,7 @@ pub(super) const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MarketDocument {
-    /// Bid documents, each with this number of time series.
+    /// A bid document with this number of time series.
     Bids(u32),
     /// An activation document without time series.
     Heartbeat,
@@ -96,7 +96,8 @@ impl FromStr for MarketShape {
     }
 }
 
-/// Reads the text of `--shape` before the first semicolon, in which single spaces separate the words.
+/// Reads the text of `--shape` before the first semicolon. The caller must have replaced all white space between words
+/// with single spaces.
 fn schedule(text: &str) -> Result<(MarketDocument, ShapeTimes), String> {
     let unknown = || {
         format!(

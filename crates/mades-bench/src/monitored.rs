@@ -23,10 +23,10 @@ use std::time::Duration;
 
 /// Interval at which the bench looks for messages that have timed out.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// Shortest time in seconds without deliveries that counts as a stall.
+/// A gap between two deliveries counts as a stall only if it lasts at least this many seconds.
 const MIN_STALL_S: f64 = 1.0;
-/// A gap between two deliveries counts as a stall only if it is at least this many times the mean interval. Shorter
-/// gaps are usual, because deliveries come at irregular intervals.
+/// A gap between two deliveries counts as a stall only if it is at least this many times as long as the mean gap.
+/// Shorter gaps are usual, because deliveries come at irregular intervals.
 const MAX_USUAL_GAPS: f64 = 10.0;
 
 pub(super) struct MadesLoad {
@@ -34,7 +34,7 @@ pub(super) struct MadesLoad {
     pub(super) usage_sampler: UsageSampler,
     accepting: StallDetector,
     delivering: StallDetector,
-    /// Time at which the bench noticed that all messages of the load had been created.
+    /// Time at which the bench noticed that it will create no more messages, or `None` during the load.
     all_created_at: Option<Duration>,
 }
 
@@ -87,8 +87,8 @@ impl MadesLoad {
 
     fn record_stalls(&mut self, now: Duration) {
         let mut tracker = self.state.tracker.borrow_mut();
-        // If a message is due and the limit of messages in flight is not reached, only a lost connection or missing
-        // credit can delay this message.
+        // If a message is due although the limit of messages in flight is not reached, something holds up the sender: a
+        // lost connection, or missing credit.
         let is_held_up = tracker.has_room() && matches!(self.state.pacer.borrow().next(now), PacerAction::Create(_));
         let first_open = tracker.waterfall.take_span(MessageStage::Created).map(|(first, _)| first);
         let (first, last) = tracker.waterfall.take_span(MessageStage::Settled).unzip();
@@ -193,7 +193,7 @@ impl MonitoredLoad for MadesLoad {
         let tracker = self.state.tracker.borrow();
         use_figures(&RunningFigures {
             stages: &|of| stage(&tracker, now, of),
-            // Leave out messages in flight, because nobody knows yet whether they will be late.
+            // Do not count messages in flight, because it is not known yet whether they will be late.
             finished: tracker.created().saturating_sub(tracker.in_transit() as u64),
             created_units: tracker.created(),
             ledger: &|| tracker.final_ledger().ledger,

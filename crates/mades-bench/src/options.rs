@@ -155,8 +155,8 @@ impl MadesOptions {
         self.duration.into_iter().chain(stages).min()
     }
 
-    /// Returns the mean of the requested rate, or `None` if no rate is requested. Also `None` if the load may end
-    /// before its last stage, because the mean is then unknown.
+    /// Returns the mean of the requested rate, or `None` if no rate is requested. Also `None` if the rate changes in
+    /// stages and the load may end before the last of them, because the mean is then unknown.
     pub(super) fn rate_per_s(&self) -> Option<f64> {
         let offer = self.offer.as_ref()?;
         let is_whole = offer.length().is_none() || (self.messages.is_none() && self.limit() == offer.length());

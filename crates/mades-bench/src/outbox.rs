@@ -29,7 +29,7 @@ async fn search(run_state: &MadesRunState, missing: u64) -> Result<(), Error> {
     let credit = u32::try_from(missing + MAX_OTHERS).unwrap_or(u32::MAX);
     let mut outbox = connection.attach_receiver(&ReceiverOptions::new(&options.queues.outbox, credit)).await?;
     let mut seen = Vec::new();
-    // The broker would deliver a released message again at once, so all messages are held until the end.
+    // Release no message before the end, because the broker would deliver it again at once.
     while let Ok(arrival) = timeout(EMPTY_QUEUE_TIMEOUT, outbox.next()).await {
         match arrival? {
             IncomingDelivery::Delivery(delivery) => {

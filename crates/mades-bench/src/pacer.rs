@@ -9,8 +9,8 @@ use std::time::Duration;
 /// A load of market documents (`--shape`) ends at its time limit. If a message was due before the limit, the bench may
 /// still create it for this long afterwards.
 const GRACE: Duration = Duration::from_secs(1);
-/// If the sender has created all messages that were due before this last part of a load, the remaining messages do not
-/// count as missed: the load may end before the sender wakes up for them.
+/// In a load at a rate, messages that were due in this last part do not count as missed if the sender has created all
+/// earlier messages, because the load may end before the sender wakes up to create the last ones.
 const LAST_MOMENTS: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]

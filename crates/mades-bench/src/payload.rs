@@ -1,5 +1,5 @@
 //! Writes and checks the payloads of messages. The bench writes a payload once and changes it in place for each
-//! message, and the receiver checks that it arrived unchanged.
+//! message, and the receiver checks that each payload arrived unchanged.
 //!
 //! ```text
 //! random   X-Mailrun: v1 …CRLF CRLF  incompressible bytes
@@ -39,7 +39,7 @@ const XML_TAIL: &[u8] = b"</Publication_MarketDocument>\r\n";
 
 #[derive(Debug)]
 pub(super) struct Payloads {
-    /// The bytes before the body, including the trace, or nothing if the payload has no trace.
+    /// The bytes before the body, including the trace. Empty if the payload has no trace.
     head: Vec<u8>,
     /// Offset of the mRID in `head`, or `None` if the payload is not an XML document.
     id_at: Option<usize>,
@@ -49,8 +49,8 @@ pub(super) struct Payloads {
     /// A body may be cut at multiples of this number of bytes, so that no time series point is cut in two.
     unit: usize,
     tail: &'static [u8],
-    /// The checksums of the body up to each multiple of [`CHECKSUM_STRIDE`] bytes. As in a trace, each checksum begins
-    /// after the empty line behind the trace, so it also covers the bytes of `head` after that line.
+    /// The checksums of the body up to each multiple of [`CHECKSUM_STRIDE`] bytes. The checksum in a trace covers all
+    /// bytes after the empty line behind the trace, so these checksums also cover the bytes of `head` after that line.
     checksums: Vec<Checksum>,
     sizes: Distribution,
     seed: u64,
@@ -211,7 +211,8 @@ impl Payloads {
         !self.head.is_empty() && size >= self.head.len() + self.tail.len()
     }
 
-    /// Returns the length of the body and the number of blanks after it, for a payload of this size.
+    /// Returns the length of the body and the number of blanks after it in a payload of this size. The blanks fill the
+    /// space that is too short for another time series point.
     fn cut(&self, size: usize) -> (usize, usize) {
         let room = size - self.head.len() - self.tail.len();
         let length = room / self.unit * self.unit;

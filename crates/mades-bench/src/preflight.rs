@@ -20,8 +20,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Once the message is answered, the check waits until it has reached all stages, but ends at the latest this long
-/// after its start. The bench waits so that no event or copy of the message is left in the queues.
+/// Once the message is answered, the check also waits until the message has reached all stages, so that no event or
+/// copy of the message is left in the queues. This wait ends at the latest this long after the start of the check.
 const COMPLETION_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time after which the bench tells the user what it waits for.
 const NOTICE_DELAY: Duration = Duration::from_secs(1);
@@ -29,7 +29,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Hint at the end of the error messages of the preflight check.
 const SKIPS: &str = "(--no-preflight skips this check)";
 
-/// Sends a message, and waits until it is answered and finished.
+/// Sends a message, waits for the endpoint's answer, and then waits until the message has reached all stages or
+/// `COMPLETION_TIMEOUT` has passed.
 ///
 /// # Errors
 /// Fails if no answer comes, if the message is too large for the broker, if the queues cannot be used, or if the user

@@ -23,10 +23,11 @@ const MATCH_RETRY_INTERVAL: Duration = Duration::from_millis(20);
 /// Number of messages that are handled before other tasks get a turn.
 const BATCH_LIMIT: usize = 256;
 const HOLD_TIMEOUT: Duration = Duration::from_secs(5);
-/// If messages of other senders use up the credit, the receiver releases them, but waits at least this long between two
-/// releases. The interval limits the cost, because the broker delivers released messages again at once.
+/// When messages of other applications take up half of the credit, the receiver releases them, but at most once in this
+/// interval. The interval limits the cost, because the broker delivers released messages again at once.
 const RELEASE_INTERVAL: Duration = Duration::from_millis(100);
-/// If a queue holds only messages of other applications for this time, the run is given up.
+/// If messages of other applications take up half of the credit, and no message of this run has arrived for this time,
+/// the run is given up.
 const BLOCKED_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(super) async fn receive(
@@ -111,7 +112,7 @@ impl QueueReceiver {
                     Ownership::Unknown(unmatched) => self.unmatched.push((delivery.handle, unmatched)),
                 }
             }
-            // Nobody knows who sent an undecodable message, so release it later like a message of another run.
+            // The sender of an undecodable message is unknown, so release it later, like a message of another run.
             IncomingDelivery::Undecodable { handle: entry, why } => {
                 self.run_state.record_trouble(TroubleKind::Odd, "the message cannot be decoded", &why);
                 self.run_state.count_foreign(self.queue);
@@ -147,7 +148,7 @@ impl QueueReceiver {
     fn release_held(&mut self) -> Result<(), Error> {
         self.last_release = clock::now();
         self.held_since = None;
-        // The messages to which these events belong are still unknown, so count the events as foreign.
+        // No message of this run matches these events so far, so count them as events of other runs.
         self.unmatched.iter().for_each(|_| self.run_state.count_foreign(self.queue));
         let unmatched = self.unmatched.drain(..).map(|(entry, _)| entry);
         self.link.release(self.foreign.drain(..).chain(unmatched))
@@ -185,7 +186,7 @@ pub(super) async fn purge(mut link: ReceiverLink, limit: Duration) -> Result<u64
             return Err(Error::NeverEmpty { queue: link.queue().to_owned(), removed: count, after: limit });
         }
     }
-    // The broker already knows which messages were removed, so an error while closing does no harm.
+    // Ignore an error while closing, because all messages that arrived have already been accepted.
     let _ = link.close().await;
     Ok(count)
 }

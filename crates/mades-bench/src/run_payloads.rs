@@ -17,7 +17,7 @@ pub(super) struct RunPayloads {
     /// One entry for each kind of message (`--shape`), or a single entry if the run does not use `--shape`.
     forms: Vec<Payloads>,
     documents: Option<Varied>,
-    /// With `--shape`, the schedule that decides of which kind each message is. Set when the run starts.
+    /// With `--shape`, the schedule that determines the shape of each message. Set when the run starts.
     pub(super) schedule: Option<Rc<ShapeSchedule>>,
 }
 
@@ -48,8 +48,8 @@ impl RunPayloads {
     /// Writes the payload of a message into the buffer, which must be empty or hold an earlier payload of this run.
     pub(super) fn render(&self, sequence: u64, created: Duration, buffer: &mut BytesMut) {
         if self.forms.len() > 1 {
-            // The buffer may hold the payload of another `--shape`, which cannot be changed in place, so write the
-            // whole payload again.
+            // Write the whole payload again: the buffer may hold the payload of another `--shape`, which cannot be
+            // changed in place.
             buffer.clear();
         }
         self.of(sequence).render(sequence, created, buffer);

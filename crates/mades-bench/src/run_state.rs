@@ -110,8 +110,8 @@ pub(super) enum OutageEnd {
 
 impl MadesRunState {
     pub(super) fn new(mut options: MadesOptions, run: RunId, mut payloads: RunPayloads, now: Duration) -> Self {
-        // A message that arrives after the time-out has no latency, so the time-out must be at least as long as the
-        // longest time in a threshold.
+        // No latency is recorded for a message that arrives after the time-out. To check the thresholds, the time-out
+        // must therefore be at least as long as the longest time in a threshold.
         let shapes = options.market.iter().flat_map(|market| &market.shapes).flat_map(MarketShape::thresholds);
         let asked = options.thresholds.iter().chain(&options.abort_on).chain(shapes);
         let longest = asked.filter_map(Threshold::within).max().unwrap_or_default();
@@ -204,7 +204,7 @@ impl MadesRunState {
     pub(super) fn give_up(&self, kind: TroubleKind, reason: &str) {
         self.record_trouble(kind, GIVEN_UP, reason);
         self.pacer.borrow_mut().stop(clock::now());
-        // The first reason is kept, because a later one may only be its consequence.
+        // Ignore the error of a second call. Only the first reason is kept, because a later reason may be its result.
         let _ = self.given_up.set(reason.to_owned());
     }
 
@@ -216,8 +216,8 @@ impl MadesRunState {
         self.given_up.get().map(String::as_str)
     }
 
-    /// Gives up a run without a time limit if the endpoint has not answered for too long. Without this, a run of many
-    /// messages would wait for the time-out of one message after another.
+    /// Gives up the run if it has no time limit and the endpoint has not answered for too long. Otherwise, a run of
+    /// many messages would wait for the time-out of one message after another.
     pub(super) fn give_up_if_silent(&self, now: Duration) {
         let is_limited = self.options.observer.is_some() || self.pacer.borrow().is_limited(now);
         let tracker = self.tracker.borrow();
@@ -281,7 +281,7 @@ impl MadesRunState {
     }
 
     pub(super) async fn ended(&self) {
-        // Ignore the error, which cannot occur: it means that the channel is closed, but `self` owns the sender.
+        // The wait fails only if the channel is closed. This cannot happen here, because `self` owns the sender.
         let _ = self.over.subscribe().wait_for(|over| *over).await;
     }
 }

@@ -42,8 +42,8 @@ pub(super) async fn send(
             continue;
         }
         let Some(settling) = offered? else {
-            // The broker gave no credit before the message's time-out, at which the tracker gives the message up, so do
-            // not send it later.
+            // Do not send the message later. Either the broker gave no credit before the message's time-out, at which
+            // the tracker gives up the message, or the run is over.
             run_state.unsent.set(None);
             continue;
         };
@@ -127,8 +127,8 @@ async fn next_message(run_state: &MadesRunState, sender: &SenderLink, timer: &Ti
 }
 
 fn create(run_state: &MadesRunState, since: Duration, now: Duration, was_early: bool) -> u64 {
-    // Record the lag only if the sender slept until the due time, because only then its own late wake-up is the cause.
-    // Otherwise, the time for sending earlier messages or a limit of messages in flight delayed this message.
+    // Record the lag only if the sender slept until the due time, because the lag is then caused by its late wake-up.
+    // Otherwise, earlier messages or a limit of messages in flight have delayed this message.
     if was_early {
         run_state.lag.borrow_mut().record(now.saturating_sub(since));
     }
@@ -233,8 +233,8 @@ fn record_settlement(run_state: &MadesRunState, (sequence, settled): SettledTran
         Ok(Ok(Disposition::Modified { .. })) => {
             tracker.returned(sequence, now, "modified", "the broker rejects it");
         }
-        // Record nothing, because the tracker itself gives up an unsettled message at its time-out or when the
-        // connection ends.
+        // Record nothing here. The tracker gives up an unsettled message by itself, at the message's time-out or when
+        // the connection ends.
         Err(_) | Ok(Err(_)) => {}
     }
     drop(tracker);

@@ -32,7 +32,8 @@ pub(super) struct ShapeSchedule {
     spans: Vec<Span>,
 }
 
-/// Part of the run in which no clock change shifts the cycles. Times are in nanoseconds, not divided by `acceleration`.
+/// Part of the run in which no clock change shifts the cycles. Times are in nanoseconds of the market's time, which are
+/// not divided by `acceleration`.
 #[derive(Clone, Copy, Debug)]
 struct Span {
     first: u64,
@@ -92,7 +93,8 @@ impl ShapeSchedule {
         (since_ns / self.cycle_ns) as u64 * self.cycle.len() as u64 + within as u64
     }
 
-    /// Returns when a message is due, in nanoseconds not divided by `acceleration`, and the index of its shape.
+    /// Returns the due time of a message and the index of its shape. The due time is in nanoseconds of the market's
+    /// time since the start of the run, not divided by `acceleration`.
     fn message(&self, sequence: u64) -> (i128, usize) {
         let span = self.spans[self.spans.partition_point(|span| span.first <= sequence) - 1];
         let place = u128::from(span.place) + u128::from(sequence - span.first);
@@ -179,12 +181,13 @@ mod tests {
     fn each_shape_has_its_times_by_the_clock() {
         for (shape, start, expected) in [
             ("quarter-hour:2x1", "2026-11-26T09:00:00Z", &[0.0, 0.0, 900.0, 900.0, 1_800.0][..]),
-            // The run starts half a second after the burst of 09:00, so its first burst is that of 09:15.
+            // The run starts half a second after the burst of 09:00, so its first burst is at 09:15.
             ("quarter-hour:2x1", "2026-11-26T09:00:00.5Z", &[899.5, 899.5, 1_799.5]),
             ("quarter-hour:2x1", "2026-11-26T09:14:59Z", &[1.0, 1.0, 901.0]),
             ("heartbeat 12m,7m30s,3m before quarter", "2026-11-26T09:00:00Z", &[180.0, 450.0, 720.0, 1_080.0]),
             ("heartbeat 3m,12m,7m30s before quarter", "2026-11-26T09:05:00Z", &[150.0, 420.0, 780.0]),
-            // At 09:08, the times 12 and 7.5 min before 09:15 are over, so 09:18, 12 min before 09:30, comes first.
+            // At 09:08, the heartbeats 12 and 7.5 min before 09:15 are in the past. The first heartbeat is at 09:18,
+            // which is 12 min before 09:30.
             ("heartbeat 12m,7m30s before quarter", "2026-11-26T09:08:00Z", &[600.0, 870.0, 1_500.0]),
             ("heartbeat 15m before quarter", "2026-11-26T09:15:00Z", &[0.0, 900.0]),
             ("heartbeat every 5m", "2026-11-26T09:07:00Z", &[180.0, 480.0, 780.0]),
@@ -228,7 +231,7 @@ mod tests {
         // When the clocks in Oslo change, 02:00 is skipped in spring and occurs twice in autumn.
         assert_eq!(hours("2026-03-28T23:00:00Z", "every 2h", 4), [0.0, 3.0, 5.0, 7.0]);
         assert_eq!(hours("2026-10-24T22:00:00Z", "every 2h", 5), [0.0, 2.0, 3.0, 5.0, 7.0]);
-        // The clock change of one hour does not shift cycles of 15 minutes, so one span covers the whole run.
+        // The cycles take 15 minutes, so a clock change of one hour does not shift them, and one span covers the run.
         let quarters = schedule(&["every 5m", "quarter-hour:1x1"], 1, OSLO, "2026-03-29T00:50:00Z");
         assert_eq!(seconds(&quarters, 6), [0.0, 300.0, 600.0, 600.0, 900.0, 1_200.0]);
         assert_eq!(quarters.spans.len(), 1);

@@ -54,7 +54,8 @@ struct WindowFigures {
 pub(super) struct ShapeStats {
     schedule: Rc<ShapeSchedule>,
     shapes: Vec<[Reached; MessageStage::ALL.len()]>,
-    /// All shapes of the first quarter-hour come first, then all shapes of the second, and so on.
+    /// Figures of each shape in each quarter-hour: all shapes of the first quarter-hour, then all shapes of the second,
+    /// and so on.
     windows: Vec<WindowFigures>,
 }
 

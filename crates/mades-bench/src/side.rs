@@ -28,8 +28,8 @@ use tokio::task::JoinSet;
 /// Shortest pause before another attempt to connect. The pause doubles up to `MAX_RECONNECT_DELAY`.
 const MIN_RECONNECT_DELAY: Duration = Duration::from_millis(50);
 const MAX_RECONNECT_DELAY: Duration = Duration::from_secs(1);
-/// Time limit for purging a queue. A broker removes some million messages in this time. Without a limit, another sender
-/// that keeps filling the queue could delay the run forever.
+/// Time limit for purging a queue, in which a broker removes a few million messages. Without a limit, another
+/// sender that keeps filling the queue could delay the run forever.
 const PURGE_TIMEOUT: Duration = Duration::from_secs(600);
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(12);
 
@@ -167,8 +167,8 @@ pub(super) async fn maintain(side: BrokerSide, mut links: OpenLinks, run_state: 
         let Err(error) = run_links(links, &run_state, &timer).await else { return };
         let lost_at = clock::now();
         record_loss(&side, &run_state, &error);
-        // Reset the pause only after a connection that lasted, so that a broker which ends each connection at once is
-        // tried more and more rarely, like a broker that refuses connections.
+        // Reset the pause only after a connection that lasted. If a broker accepts connections but ends each of them at
+        // once, the pauses must grow as if the broker had refused the connections.
         if lost_at - start >= MAX_RECONNECT_DELAY {
             pause = Duration::ZERO;
         }
@@ -218,7 +218,7 @@ async fn run_links(links: OpenLinks, run_state: &Rc<MadesRunState>, timer: &Rc<T
             error = connection.closed() => return if run_state.is_over() { Ok(()) } else { Err(error) },
         }
     }
-    // All tasks of the links have ended, so an error while closing loses nothing.
+    // Ignore an error while closing, because all tasks of the links have already ended.
     let _ = connection.close().await;
     Ok(())
 }
@@ -239,7 +239,7 @@ fn record_loss(side: &BrokerSide, run_state: &MadesRunState, error: &Error) {
 }
 
 fn give_up(side: &BrokerSide, run_state: &MadesRunState, error: &Error) {
-    // Give up the run, because without this connection, messages cannot be sent or cannot be seen to arrive.
+    // Give up the run, because without this connection, the bench cannot send messages or cannot see them arrive.
     run_state.give_up(TroubleKind::Connection, &format!("{}: {error}", side.name));
 }
 

@@ -18,8 +18,8 @@ fn s(seconds: f64) -> Duration {
     Duration::from_secs_f64(seconds)
 }
 
-/// The fate that a case of these tests gives to a message. `lag` is the time in seconds from when it was due until the
-/// bench creates it. `took` is the time in seconds from the creation to the arrival in the inbox.
+/// What happens to a message in a test case. `lag` is the time in seconds from when the message was due until the bench
+/// creates it. `took` is the time in seconds from the creation to the arrival in the inbox.
 #[derive(Clone, Copy, Debug)]
 enum Way {
     Arrives {
@@ -36,8 +36,8 @@ enum Way {
     Rejected,
 }
 
-/// Simulates a run in which `per_s` messages are due per second, one for each item of `ways`. Returns the record of the
-/// run, including the verdict. `max_in_transit` is the limit that the user set.
+/// Simulates a run with one message for each item of `ways`, in which `per_s` messages are due per second. Returns the
+/// record of the run, including the verdict. `max_in_transit` is the user's limit of messages in flight.
 fn run(ways: &[Way], per_s: f64, timeout: f64, max_in_transit: u64, thresholds: &[&str]) -> Record {
     let mut tracker = MessageTracker::new(MadesMode::Endpoint.into(), ways.len(), s(timeout));
     tracker.waterfall.is_open_loop = true;
@@ -384,7 +384,7 @@ fn what_held_messages_up_is_told_apart() {
     if !said.starts_with(expected) || !said.contains("there was no connection for 1.5 s.") || said.contains(RAISE) {
         wrong.push(format!("the broker is gone: {said}"));
     }
-    // On a busy host, nobody can tell whether the broker was slow by itself. The report must still say what the bench
+    // On a busy host, it is unknown whether the broker was slow by itself. The report must still say what the bench
     // saw.
     mades.outages.clear();
     mades.no_credit = Some(MadesNoCredit { first_s: 0.5, total_s: 2.0 });
@@ -398,8 +398,9 @@ fn what_held_messages_up_is_told_apart() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Makes the load of a host. Other programs used the fraction `share` of the processor time, and all programs
-/// `used_share`. In one of ten intervals of 0.25 s, the measured programs waited `wait_ms` for a processor.
+/// Returns the measured load of a host. Other programs used the fraction `share` of the processor time, and all
+/// programs together used `used_share`. In one of ten intervals of 0.25 s, the measured programs waited `wait_ms` for a
+/// processor.
 fn host(share: Option<f64>, used_share: f64, wait_ms: f64) -> Surroundings {
     let process = HostProcess { name: "sh".to_owned(), processes: 1, processor_s: 6.1, rss_bytes: 1, foreign: true };
     let wait = |row: u32| if row.is_multiple_of(10) { wait_ms } else { 0.01 };

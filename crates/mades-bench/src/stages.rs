@@ -15,7 +15,7 @@ use mailrun_process::interrupt::StopRequest;
 use std::fmt::Debug;
 use std::time::Duration;
 
-/// Arrays with an entry for each stage use the number of the stage as the index.
+/// A stage on the way of a message. Arrays with one entry for each stage are indexed by `stage as usize`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum MessageStage {
     Created,
@@ -226,7 +226,7 @@ pub(super) enum MadesFate {
     /// The message arrived, whatever the replies and events say.
     Delivered,
     Rejected,
-    /// The broker had not confirmed the message at its time-out.
+    /// The broker did not confirm the message before the message's time-out.
     Failed,
     /// The endpoint reported that it has given the message up.
     Expired,
@@ -276,8 +276,8 @@ pub(super) fn is_finished(path: MessagePath, flags: MessageFlags) -> bool {
 /// Returns true if the message should have reached this stage but has not, and no known fact, such as a refusal,
 /// explains why.
 pub(super) fn is_missing(mode: MadesMode, flags: MessageFlags, wait: WaitState, stage: MessageStage) -> bool {
-    // Expect later stages only of a message that the broker confirmed or that arrived, because no other message is
-    // known to have reached the broker.
+    // Expect later stages only if the broker confirmed the message or if it arrived. Otherwise, the message may never
+    // have reached the broker.
     let is_owed = flags.has(MessageStage::Settled) || flags.has(mode.arrival());
     if flags.has(stage) || flags.is_refused() || wait == WaitState::Waiting || !is_owed {
         return false;

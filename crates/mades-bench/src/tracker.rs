@@ -75,8 +75,8 @@ pub(super) struct MessageTracker {
     highest_arrived: Option<u64>,
     reordered: u64,
     recent_deliveries: [RecentDeliveries; 3],
-    /// Finds a message in flight by the id that the endpoint gave it. The key is a hash of this id, and the value is
-    /// the number of the message. The map is created when an event first names its message only by such an id.
+    /// Maps the hash of the id that the endpoint gave a message in flight to the number of the message. The map is
+    /// created when an event first names its message only by such an id.
     by_peer_id: Option<HashMap<u64, u64>>,
     /// Integral of the number of messages in flight over time in seconds, from which the mean is
     /// computed.
@@ -440,7 +440,7 @@ impl MessageTracker {
     /// Adds facts about a message, and removes the message from the table if no more facts are
     /// expected.
     fn add_flags(&mut self, sequence: u64, flags: MessageFlags, now: Duration) {
-        // A confirmation by the broker is no answer of the endpoint, so it does not end the endpoint's silence.
+        // The broker's confirmation does not end the endpoint's silence, because it does not come from the endpoint.
         if flags != MessageFlags::default().with(MessageStage::Settled) {
             self.restart_silence(now);
         }
@@ -543,7 +543,8 @@ mod tests {
 
     #[test]
     fn one_lost_message_does_not_hold_its_place_for_ever() {
-        // A lost message must free its slot, unlike in go-mades-bench, which then hangs (reference §1.6).
+        // A lost message must free its slot. In go-mades-bench it keeps the slot forever, and the program hangs when no
+        // slot is left.
         let mut tracker = tracker(MadesMode::Endpoint);
         for round in 0..100 {
             let now = ms(1 + round * 100);
@@ -634,7 +635,7 @@ mod tests {
 
     #[test]
     fn an_error_reply_is_an_outcome() {
-        // An error reply must end the message as rejected. go-mades-bench crashes at such a reply (reference §1.7.10).
+        // An error reply must end the message as rejected. go-mades-bench crashes at such a reply.
         let mut tracker = tracker(MadesMode::Endpoint);
         let sequence = tracker.create(ms(1), ms(1));
         tracker.replied(sequence, ms(2), EndpointReply::Refused { code: "ECP-1", text: "no such receiver" });
@@ -694,7 +695,7 @@ mod tests {
         get_through(&mut tracker, answered, ms(5));
         for number in 0..2 {
             let id = tracker.create(ms(10 + number), ms(10 + number));
-            // The broker confirms both messages, but that is no answer of the endpoint.
+            // The broker confirms both messages, but this must not count as an answer of the endpoint.
             tracker.settled(id, ms(20));
         }
         tracker.expire(ms(60));
@@ -813,7 +814,7 @@ mod tests {
 
         fn settle(&mut self) {
             self.is_settled = true;
-            // A broker settles a message only once, so later settlements are ignored.
+            // A broker settles a message only once, so the model ignores later settlements.
             if self.stages.insert(MessageStage::Settled) && self.is_over {
                 self.late.push(MessageStage::Settled);
             }

@@ -7,7 +7,8 @@ use mailrun_text::printable::clipped;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Maximum number of rows, one for each combination of error kind and code. All further errors share one row.
+/// Maximum number of rows, one for each combination of error kind and code. Further combinations share one row, except
+/// those with a kind in `OWN_CODES`.
 const MAX_KINDS: usize = 64;
 const MAX_TEXT_CHARS: usize = 200;
 
@@ -26,7 +27,7 @@ pub(super) enum TroubleKind {
     Declined,
     /// An acknowledgement document was refused, lost or changed, or it names no message of the run.
     Acknowledgement,
-    /// The event has a name that no specification defines.
+    /// The API does not define the event, or the mode of the run has no such event.
     UnknownEvent,
     Odd,
 }
@@ -99,8 +100,8 @@ impl Troubles {
         self.counts.values().map(|kind| kind.count).sum::<u64>() + self.others
     }
 
-    /// Describes the latest error, for example as `error reply ECP-1034: no such receiver`, by its kind, its code and a
-    /// text. The text comes from the first error of this kind and code.
+    /// Describes the latest error by its kind, its code and a text, for example as `error reply ECP-1034: no such
+    /// receiver`. The text comes from the first error of this kind and code.
     pub(super) fn latest(&self) -> Option<String> {
         let ((trouble, code), kind) = self.counts.iter().max_by_key(|(_, kind)| kind.times.last)?;
         let name = trouble.name();

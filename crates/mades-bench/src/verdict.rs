@@ -19,7 +19,8 @@ use mailrun_text::words::{counted, grouped, listed};
 /// Maximum 99th percentile of the lag in milliseconds in an open loop. The lag is the time by which the bench itself
 /// created messages too late although the limit of messages in flight allowed them.
 const LAG_LIMIT_MS: f64 = 10.0;
-/// If a closed loop's mean number of messages in flight reaches this share of its limit, the limit sets the latency.
+/// If a closed loop has on average at least this share of its permitted messages in flight, the limit determines the
+/// latency, and the verdict says so.
 const FULL_WINDOW_SHARE: f64 = 0.9;
 
 /// If more than this share of an open loop's messages waited because too many were in flight, the verdict says so.
@@ -29,8 +30,8 @@ const MAX_WAITED_SHARE: f64 = 0.01;
 /// shorter time cannot explain a rate below 95 % of the requested one.
 const MIN_SHORTFALL_SHARE: f64 = 0.05;
 
-/// Number of consecutive messages without an answer at which the endpoint counts as stopped. Fewer missing answers may
-/// be due to chance.
+/// If no message is left in the outbox, the endpoint counts as stopped only if at least this many messages were created
+/// after its last answer. Fewer missing answers may be due to chance.
 const MIN_UNANSWERED: u64 = 20;
 
 /// Maximum number of error codes that a sentence names, because the report lists all of them.
@@ -53,8 +54,8 @@ pub(super) fn conclude(record: &Record, mades: &Mades) -> Verdict {
         false => reason,
     }));
     reasons.extend(refusals(record, mades));
-    // A threshold for a fate such as `lost` replaces the built-in rule for this fate, so remove the built-in rule's
-    // reason. Reasons for `Rejected` and `Failed` can stay, because `refusals` gives none for a fate with a threshold.
+    // A threshold for a fate such as `lost` replaces the built-in rule for this fate, so remove the reason that the
+    // rule gave. Keep reasons for `Rejected` and `Failed`, because `refusals` already omits fates with a threshold.
     let is_left = |cause: Cause| Fate::ALL.into_iter().any(|fate| fate.cause() == cause && has_threshold(record, fate));
     reasons.retain(|reason| matches!(reason.cause, Cause::Rejected | Cause::Failed) || !is_left(reason.cause));
     reasons.extend(threshold_reasons(record));
@@ -67,7 +68,7 @@ pub(super) fn conclude(record: &Record, mades: &Mades) -> Verdict {
     verdict
 }
 
-/// Detects a queue that no endpoint reads, by the sign that the broker accepted messages and nothing ever answered.
+/// Detects an outbox that no endpoint reads: the broker accepted messages, but nothing ever answered them.
 fn unread_queue(record: &Record, mades: &Mades) -> Option<Reason> {
     let settled = record.stages.iter().position(|row| row.name == Stage::Settled)?;
     let (before, after) = record.stages.split_at(settled + 1);
@@ -84,7 +85,7 @@ fn unread_queue(record: &Record, mades: &Mades) -> Option<Reason> {
             first.name.name(),
             outbox.name
         );
-        // If no message is lost, all that did not arrive wait in the outbox, so no endpoint reads the outbox.
+        // If no message is lost, the messages that did not arrive are all still in the outbox, so no endpoint reads it.
         let cause = if record.ledger.lost > Some(0) { Cause::Lost } else { Cause::ServerGone };
         Reason::new(cause, text)
     })
@@ -311,7 +312,7 @@ fn rate_validity(record: &Record, is_our_fault: bool) -> Option<Reason> {
         );
         return Some(Reason::new(cause, text));
     }
-    // A single message has no rate, because no time passes between the first and the last message.
+    // Return `None` for a single message, which has no rate: no time passes between the first and the last message.
     record.stage(Stage::Created).filter(|row| row.duration_s > 0.0)?;
     let sentence = match missed_rate(record, "The bench offered")? {
         // Something outside the bench, such as other programs on this host, may explain the missed rate. Also report
@@ -328,7 +329,7 @@ fn rate_validity(record: &Record, is_our_fault: bool) -> Option<Reason> {
 }
 
 /// Returns the end of a sentence about a missed rate: the reason why due messages could not be sent. If the reason is
-/// unknown but messages waited for room, returns advice instead, and otherwise `None`.
+/// unknown, returns advice if messages waited because too many were in flight, and otherwise `None`.
 fn shortfall_text(record: &Record) -> Option<String> {
     let waited_for_room = record.mades.as_ref()?.waited_for_room;
     shortfall(record).map(|seen| format!(": {seen}.")).or_else(|| {
@@ -638,8 +639,8 @@ mod tests {
         let nobody = silent(|_, _| {});
         assert_eq!((nobody.why.as_str(), nobody.outcome), (sentence, Some(Outcome::Fail)), "{nobody:?}");
         for change in [
-            // Each of these changes rules out an unread outbox: a reply comes, messages are rejected, the broker
-            // accepts none, or there is no outbox.
+            // Each of these changes rules out that the outbox is unread: a reply arrives, messages are rejected, the
+            // broker accepts no message, or there is no outbox.
             (|record, _| record.stages[3].count = 1) as fn(&mut Record, &mut Mades),
             |record, _| (record.ledger.lost, record.ledger.rejected) = (Some(1), Some(199_999)),
             |record, _| record.stages[2].count = 0,

@@ -1,5 +1,5 @@
-//! Latencies by stage: the time to each stage, and the time between neighbouring stages. The
-//! histograms contain every message, with three digits of precision.
+//! Latencies by stage: the time to each stage, and the time between neighbouring stages. The histograms contain every
+//! message that reached the stage before its time-out, with three digits of precision.
 //!
 //! ```text
 //! created ─0.02─ sent ─0.4─ settled ─1.1─ replied ─22.0─ inbox ─3.1─ DELIVERED ─0.1─ RECEIVED
@@ -25,7 +25,7 @@ struct StageStats {
     /// Times from the creation of the messages to the stage, recorded only in an open loop. All other latencies of an
     /// open loop begin when the message was due.
     service: Latencies,
-    /// Time at which a message first reached the stage since the last call of `take_span`, which clears this field.
+    /// Time at which the first message after the last call of `take_span` reached the stage. `take_span` clears it.
     recent_first: Option<Duration>,
 }
 
@@ -102,8 +102,8 @@ impl Waterfall {
         self.step(entry, stage);
     }
 
-    /// Counts a message that reaches a stage. `first` is the time that the next call of `take_span` returns as the
-    /// start, unless another message has reached the stage since the last call.
+    /// Counts a message that reaches a stage. If the message is the first since the last call of `take_span`, the next
+    /// call returns `first` as the start.
     fn add(&mut self, sequence: u64, stage: MessageStage, first: Duration, reach: Reach) {
         let stats = &mut self.stages[stage as usize];
         stats.reached.add(reach);
@@ -137,7 +137,7 @@ impl Waterfall {
 
     /// Records that a message reaches a stage for the first time, but after its time-out.
     pub(super) fn late(&mut self, sequence: u64, stage: MessageStage, now: Duration) {
-        // A message that has timed out is no longer in flight, so its due time is unknown, and zero stands in for it.
+        // Use zero as the due time, because it is known only while a message is in flight, and this one has timed out.
         self.add(sequence, stage, now, Reach { at: now, due: Duration::ZERO, latency: None });
         self.count_second(stage, now);
     }
@@ -279,8 +279,8 @@ mod tests {
 
     #[test]
     fn every_sample_counts_in_the_median() {
-        // When go-mades-bench computes a median, it ignores all samples that are smaller than its first sample
-        // (reference §1.7.1). Here all other samples are below the first, 60 ms, so it reported 0 instead of 4 ms.
+        // When go-mades-bench computes a median, it ignores all samples that are smaller than its first sample. Here,
+        // the first sample is 60 ms and all others are smaller, so go-mades-bench reports 0 instead of 4 ms.
         let waterfall = run(MadesMode::Amqp, 2_000, |number| {
             let inbox = if number == 0 { 60 } else { 3 + number % 3 };
             vec![(MessageStage::Sent, 0), (MessageStage::Settled, 1), (MessageStage::Inbox, inbox)]
@@ -292,7 +292,7 @@ mod tests {
 
     #[test]
     fn a_median_is_not_a_millisecond_wide() {
-        // The median of these times is 100 ms. go-mades-bench wrongly reports 1 ms (reference §1.7.3).
+        // The median of these times is 100 ms. go-mades-bench wrongly reports 1 ms.
         let waterfall =
             run(MadesMode::Amqp, 3, |number| vec![(MessageStage::Inbox, if number == 0 { 1 } else { 100 })]);
         assert!(near(waterfall.stage_rows(Duration::ZERO, 0.0, |_| 0)[3].latency_ms.unwrap().p50, 100.0));
@@ -300,8 +300,8 @@ mod tests {
 
     #[test]
     fn the_mean_does_not_freeze() {
-        // go-mades-bench adds (latency − average) / count to its average, in whole nanoseconds (§1.7.2). For a very
-        // large count, the quotient is 0, so the average no longer changes.
+        // go-mades-bench adds (latency − average) / count to its average, in whole nanoseconds. If
+        // the count is very large, the quotient is 0, so the average no longer changes.
         let half = 100_000;
         let mut waterfall = Waterfall::new(MadesMode::Amqp.into());
         let mut entry = InFlightEntry::new(0, ms(1), ms(1));

@@ -66,8 +66,8 @@ pub struct EndpointSnapshot<'a> {
     pub reconnects: u64,
 }
 
-/// Runs the simulator until `stop` is ready. Calls `watch` four times per second and at the end, and calls `ready` when
-/// the outbox is being read.
+/// Runs the simulator until the future `stop` completes. Calls `ready` when the simulator begins to read the outbox,
+/// and `watch` four times per second and at the end.
 ///
 /// # Errors
 /// Fails if the plan is invalid, if a broker cannot be reached at the start, if a link ends with an error that
@@ -196,7 +196,7 @@ impl EndpointRunner {
                 if rest.is_zero() {
                     return tokio::task::yield_now().await;
                 }
-                // Ignore why the wait ended, because the next turn both runs due steps and takes new messages.
+                // It does not matter why the wait ended, because the next turn runs due steps and takes new messages.
                 let _ = tokio::time::timeout(rest, self.queues.changed()).await;
             }
         }

@@ -228,8 +228,7 @@ impl<'o> StateClient<'o> {
     }
 }
 
-/// Writes the sections of an `OutgoingProperties` template, and the beginning of a data section of
-/// `length` bytes.
+/// Writes the same sections as an `OutgoingProperties` template, and the beginning of a data section of `length` bytes.
 fn write_sections(octets: &mut Vec<u8>, id: &str, length: usize) {
     let mut out = Writer::new(octets);
     out.described_list(0x70, |fields| fields.boolean(true));
@@ -307,7 +306,7 @@ async fn client(port: u16, options: &LoopbackOptions) -> Duration {
     cpu()
 }
 
-/// Measures fe2o3-amqp without changes, but with TCP_NODELAY.
+/// Measures the unmodified crate fe2o3-amqp on a socket with TCP_NODELAY.
 async fn theirs(port: u16, options: &LoopbackOptions) -> Duration {
     let stream = TcpStream::connect(("127.0.0.1", port)).await.expect("connected");
     stream.set_nodelay(true).expect("a socket");
@@ -358,7 +357,7 @@ async fn theirs(port: u16, options: &LoopbackOptions) -> Duration {
     cpu()
 }
 
-/// Builds the message of `OutgoingProperties` with fe2o3-amqp.
+/// Builds a message like that of an `OutgoingProperties` template with the types of fe2o3-amqp.
 fn their_message(bytes: usize) -> Sendable<Data> {
     let texts = ["receiverCode", "messageType", "businessType", "baMessageID", "senderApplication"];
     let texts = texts.map(|name| (name.to_owned(), "TYPE".to_owned().into()));

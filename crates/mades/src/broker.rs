@@ -74,7 +74,7 @@ impl Broker {
         }
         let user = self.url.user().unwrap_or_default().to_owned();
         let password = self.url.password().cloned().unwrap_or_else(|| Password::new(""));
-        // A UUID can be the nonce: it is random for each connection and has no character that SCRAM forbids.
+        // Use a UUID as the nonce, because it is random for each connection and has no character that SCRAM forbids.
         let nonce = Uuid::new_v4().simple().to_string();
         let scram = |hash, user, password| ClientLogin::Scram { hash, user, password, nonce };
         Ok(match mechanism {

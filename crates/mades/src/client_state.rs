@@ -146,8 +146,8 @@ impl AmqpClientState {
 
     /// Writes the frames that are due into the output buffer: returned credit, and the settlements of messages.
     pub(crate) fn prepare_output(&mut self) {
-        // If the peer has asked to drain a link, return the remaining credit. Every task that waited for credit has run
-        // since the peer asked, so no task needs the remaining credit.
+        // If the peer has asked to drain a link, return the remaining credit. No task needs it, because every task that
+        // waited for credit has run since the peer asked.
         for slot in self.links.iter().filter(|slot| slot.role == LinkRole::Sender) {
             self.amqp.complete_drain(slot.id);
         }
@@ -186,7 +186,7 @@ impl SharedClient {
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, AmqpClientState> {
-        // Nothing under the lock can panic in the middle of a change, so the state of a poisoned lock is still valid.
+        // Use the state even if the lock is poisoned, because no code can panic in the middle of a change to the state.
         lock(&self.state)
     }
 
@@ -301,7 +301,7 @@ impl SharedClient {
         state.is_closing = true;
         state.amqp.close(None);
         if state.amqp.is_closed() {
-            // The broker has not sent its AMQP header yet, so do not wait until it answers the close.
+            // The broker has not sent its AMQP header yet, so do not wait for an answer to the close.
             self.end_with(&mut state, Error::Lost { why: "it was closed".to_owned() });
         }
         state.wake_driver();
@@ -350,8 +350,8 @@ impl SharedClient {
         Ok((session, id))
     }
 
-    /// Waits for the broker's answer to the attach, and returns the largest message in bytes that the broker accepts.
-    /// Succeeds even after the link has ended, as long as messages that arrived over it are unread.
+    /// Waits for the broker's answer to the attach, and returns the size in bytes of the largest message that the
+    /// broker accepts. Succeeds even after the link has ended, as long as messages that arrived over it are unread.
     pub(crate) fn poll_attached(&self, id: LinkId, context: &Context<'_>) -> Poll<Result<Option<u64>, Error>> {
         let mut state = self.state();
         let is_attached = |slot: &&mut LinkSlot| slot.phase == LinkPhase::Attached || !slot.arrived.is_empty();

@@ -76,11 +76,11 @@ impl Connection {
         self.client.state().is_over()
     }
 
-    /// Sends a close and waits for the broker's answer for at most 5 s, or for
-    /// [`Broker::step_timeout`] if that is shorter.
+    /// Sends a close frame, and waits for the broker's answer for at most 5 s, or for [`Broker::step_timeout`] if that
+    /// is shorter.
     ///
     /// # Errors
-    /// Fails if the connection was already lost, or is not closed in time.
+    /// Fails if the connection had already ended, or if it does not end in time and without an error.
     pub async fn close(self) -> Result<(), Error> {
         if let Err(end) = self.client.close() {
             return Err(match end {

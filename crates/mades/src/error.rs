@@ -118,7 +118,7 @@ pub(crate) fn of_refusal(queue: &str) -> Error {
 pub(crate) fn of_violation(queue: &str, message_limit: u64, scope: Scope, violation: &Violation) -> Error {
     match violation.condition {
         Violation::MESSAGE_SIZE => Error::Oversized { queue: queue.to_owned(), limit: message_limit },
-        // The broker has broken no rule, because this client itself limits the bytes of incomplete messages.
+        // Do not blame the broker, because this client itself limits the bytes of incomplete messages.
         Violation::RESOURCE_LIMIT => Error::Misuse(format!("{queue}: {}", violation.description)),
         _ => Error::PeerMisbehaved { ended: format!("the {scope} of {queue}"), why: violation.to_string() },
     }
@@ -208,8 +208,8 @@ fn of_login(attempt: &OpenAttempt<'_>, error: &LoginError) -> Error {
     match error {
         LoginError::NotOffered if attempt.mechanism == "ANONYMOUS" => attempt.rejected(),
         LoginError::NotOffered | LoginError::NoSasl => Error::NoSuchMechanism { address, mechanism: attempt.mechanism },
-        // RabbitMQ accepts SASL ANONYMOUS from every client, but then asks clients without rights for SASL again (part
-        // 2 §2.2), which counts as a rejected login.
+        // RabbitMQ accepts SASL ANONYMOUS from every client, but then asks clients without rights for SASL again
+        // (AMQP 1.0 part 2 §2.2), which counts as a rejected login.
         LoginError::Rejected | LoginError::Unproven => attempt.rejected(),
         LoginError::Unavailable => Error::Closed { why: error.to_string() },
         LoginError::Forbidden => Error::Misuse(error.to_string()),
@@ -249,7 +249,7 @@ pub(crate) fn of_first_bytes(address: &str, greeting: &[u8]) -> Option<Error> {
     let address = address.to_owned();
     match greeting {
         [] => None,
-        // The bytes are a TLS alert or handshake record, with which a TLS server answers plain text.
+        // These bytes begin a TLS alert or a TLS handshake record, with which a TLS server answers plain text.
         [0x15 | 0x16, 0x03, ..] => Some(Error::TlsPeer { address }),
         greeting if greeting.starts_with(&b"AMQP"[..greeting.len().min(4)]) => None,
         greeting => Some(Error::NotAmqp { address, found: shown(greeting) }),

@@ -6,7 +6,8 @@ use crate::error::Error;
 use mailrun_amqp::{LinkId, SessionId};
 use std::sync::Arc;
 
-/// Node capabilities that go-mades-bench requests: the "QPID broker capabilities" of older ECP versions.
+/// Node capabilities that the client requests, as go-mades-bench does: the "QPID broker capabilities" of older ECP
+/// versions.
 pub(crate) const CAPABILITIES: [&str; 4] = ["create-on-demand", "durable", "shared", "queue"];
 
 #[derive(Debug)]

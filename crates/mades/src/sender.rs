@@ -55,7 +55,7 @@ impl SenderLink {
     }
 
     /// Sends a message, after waiting for room in the window, for credit from the broker, and for room in the output.
-    /// After it returns, the message is written when the scheduler next runs the connection's driver. The returned
+    /// The message is written after this call, when the scheduler next runs the connection's driver. The returned
     /// future resolves to the outcome of the message.
     ///
     /// The call is cancel-safe: if its future is dropped while it waits, nothing is sent. It has no

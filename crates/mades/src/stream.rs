@@ -19,9 +19,9 @@ pub(crate) async fn open(broker: &Broker) -> Result<BrokerStream, Error> {
         .then(|| Ok::<_, Error>((broker.security.tls.config()?, broker.security.tls.name(broker.url.host())?)));
     let tls = tls.transpose()?;
     let tcp = broker.with_step_timeout("connecting", connect(broker)).await?;
-    // Nagle's algorithm would hold back a single message until the peer's delayed ACK, and this
-    // delay of up to 40 ms would wrongly count as the peer's latency. Without Nagle's algorithm,
-    // small writes could become small packets, but the driver gathers them.
+    // Nagle's algorithm would hold back a single message until the peer's delayed ACK. This delay
+    // of up to 40 ms would wrongly count as the peer's latency. Without Nagle's algorithm, small
+    // writes could become small packets, but the driver gathers them.
     tcp.set_nodelay(true).map_err(|error| unreachable(&address, &error))?;
     let Some((config, name)) = tls else { return Ok(BrokerStream::Plain(tcp)) };
     let server = name.to_str().into_owned();

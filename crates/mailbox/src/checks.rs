@@ -1,5 +1,5 @@
-//! Feeds any bytes to sessions of IMAP and POP3. An IMAP session must report the same whether the bytes arrive at once
-//! or one at a time, and no session may report a message beyond its limits.
+//! Feeds any bytes to sessions of IMAP and POP3. An IMAP session must report the same events whether the bytes arrive
+//! all at once or one at a time, and no session may report a message that exceeds its size limit.
 use crate::imap::{ImapSession, Position};
 use crate::pop::{Listing, PopSession};
 use crate::{Event, MailboxUrl, SessionError, WatchOptions};
@@ -124,8 +124,8 @@ pub fn check(data: &[u8]) {
         return;
     }
     let position = (choice & 8 > 0).then(|| Position::new(7, 12));
-    // The input in one piece and byte by byte must give equal results, except with STARTTLS. Such a session discards
-    // all bytes that arrive in the same piece as the server's permission to start TLS.
+    // The session must give the same results whether the input comes in one piece or byte by byte. STARTTLS is an
+    // exception: the session then discards all bytes that come in one piece with the permission to start TLS.
     let whole = imap(&options, position.clone(), &mut std::iter::once(input));
     let cut = imap(&options, position, &mut input.chunks(1));
     if !options.starts_tls {

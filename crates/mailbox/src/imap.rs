@@ -281,7 +281,7 @@ impl ImapSession {
     }
 
     fn advance(&mut self, now: Duration, out: &mut Vec<u8>, events: &mut Vec<Event>) -> Result<(), SessionError> {
-        // Input that follows the permission to start TLS must not be interpreted, because TLS does not protect it.
+        // Do not interpret input that follows the permission to start TLS, because TLS does not protect this input.
         while self.waiting != Waiting::TlsStarted {
             match self.client.next() {
                 Ok(event) => self.handle(event, now, events)?,
@@ -446,7 +446,7 @@ impl ImapSession {
     }
 
     fn open(&mut self, now: Duration) {
-        // Discard message counts that the server sent before a mailbox was open. An attacker may have added them.
+        // Discard message counts that arrived before a mailbox was open, because an attacker may have added them.
         self.opened = Position::default();
         self.exists = 0;
         self.announcements.clear();
@@ -565,8 +565,8 @@ impl ImapSession {
             return Err(self.violation("it did not tell both UIDNEXT and UIDVALIDITY".to_owned()));
         }
         let opened = std::mem::take(&mut self.opened);
-        // By default, the first session of a mailbox skips the messages that are already there. Later sessions fetch
-        // those that arrived between two sessions.
+        // By default, the first session of a mailbox skips the messages that are already there. Later sessions also
+        // fetch the messages that arrived since the previous session.
         let is_first = !self.has_position;
         let renumbered = !is_first && self.position.validity != opened.validity;
         let skips = is_first && !self.options.existing;

@@ -42,7 +42,8 @@ impl Listing {
         self.known.retain(|id| listed.contains(id));
         let wanted = self.to_delete.len();
         self.to_delete.retain(|id| listed.contains(id));
-        // The server deleted these messages without an answer, for example because the connection broke after QUIT.
+        // The server no longer lists these messages, so it has deleted them, although no answer has confirmed that. For
+        // example, the connection may have broken after QUIT.
         let deleted = (wanted - self.to_delete.len()) as u64;
         if deleted > 0 {
             events.push(Event::Deleted(deleted));
@@ -276,7 +277,8 @@ impl PopSession {
     ) -> Result<(), SessionError> {
         let text = printable(&String::from_utf8_lossy(text));
         match self.waiting {
-            // CAPA is an extension, so a server may refuse it. What the server supports is then unknown.
+            // CAPA is an extension, so a server may refuse it. It is then unknown whether the server supports USER and
+            // TOP, so assume that it does.
             Waiting::Capabilities => {
                 self.offer.user = true;
                 self.offer.top = true;
@@ -419,7 +421,7 @@ impl PopSession {
             return Err(self.violation(format!("the mailbox has more than {} messages", self.options.messages)));
         }
         let id: Box<[u8]> = id.into();
-        // A second message with the same identifier cannot be told from the first, so it is not reported.
+        // Report only the first of several messages with the same identifier, because they cannot be told apart.
         if let (true, Some(listing)) = (self.listed.insert(id.clone()), &self.listing) {
             if listing.to_delete.contains(&id) {
                 self.deletions.push_back((number, id));
@@ -496,7 +498,7 @@ impl PopSession {
             self.command(b"STLS", Waiting::StartTls, now, out);
             return Ok(());
         }
-        // TOP is optional (RFC 1939 §7), and a server announces it before the login if at all (RFC 2449 §6.1).
+        // TOP is optional (RFC 1939 §7). A server that supports TOP announces it even before the login (RFC 2449 §6.1).
         if !self.offer.top && !self.options.whole {
             let text = "the server does not offer TOP, which fetches headers; use --whole to fetch whole messages";
             return Err(SessionError::Refused { step: Step::Capability, text: text.to_owned() });
@@ -508,7 +510,8 @@ impl PopSession {
         };
         let exchange = ClientExchange::new(chosen, credentials, Some(nonce)).map_err(exchange_error)?;
         let mut command = format!("AUTH {}", chosen.name());
-        // RFC 5034 allows the first response in the AUTH command, whose length is limited to 255 octets (RFC 2449 §4).
+        // Send the first response in the AUTH command, which RFC 5034 allows, unless the command becomes too long. A
+        // command may have at most 255 octets (RFC 2449 §4).
         let initial = exchange.initial().map(encode).filter(|response| command.len() + response.len() < 250);
         self.exchange = Some(match initial {
             Some(response) => {

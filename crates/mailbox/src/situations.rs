@@ -301,7 +301,7 @@ fn messages_are_deleted_by_their_uids() {
         "m5 UID STORE 12 +FLAGS.SILENT (\\Deleted)\r\nm6 UID EXPUNGE 12\r\nm7 IDLE\r\n"
     );
     assert_eq!(events.last(), Some(&Event::Deleted(1)));
-    // A deletion must interrupt IDLE, because after the last message of a run, no new mail would end IDLE.
+    // A deletion must end IDLE at once, because no new mail ends IDLE after the last message of a run.
     out.clear();
     let more = "* 4 EXISTS\r\nm7 OK ended\r\n* 4 FETCH (UID 13 BODY[] \"x\")\r\nm8 OK done\r\n+ idling\r\n";
     session.receive(more.as_bytes(), now, &mut out, &mut events).unwrap();
@@ -427,7 +427,7 @@ fn a_deletion_that_fails_is_tried_again_by_the_next_session_of_pop() {
         (events(&played), sent.unwrap_or_default(), listing)
     };
     let known = Some(Listing::default());
-    // If the answer to QUIT is lost, the next session must handle both cases: the message was deleted or was not.
+    // If the answer to QUIT is lost, the message may be deleted or not. The next session must handle both cases.
     let (played, _, listing) = play(known.clone(), &[one, fetch[0], fetch[1], "+OK marked\r\n"]);
     assert_eq!(played, "poll 1:500");
     let (played, sent, after) = play(listing.clone(), &[one, "+OK marked\r\n", "+OK bye\r\n"]);

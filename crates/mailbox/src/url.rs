@@ -141,7 +141,7 @@ impl std::str::FromStr for MailboxUrl {
         let user = decode(user).filter(|user| !user.is_empty()).ok_or(ParseMailboxError::User)?;
         let (host, port) = host_and_port(server).ok_or(ParseMailboxError::Host)?;
         let folder = decode(folder.strip_suffix('/').unwrap_or(folder)).ok_or(ParseMailboxError::Folder)?;
-        // Refuse other characters than ASCII, because they would have to be sent in modified UTF-7 (RFC 3501 §5.1.3).
+        // Refuse non-ASCII characters, because they would have to be sent in modified UTF-7 (RFC 3501 §5.1.3).
         let folder = Some(folder).filter(|folder| folder.is_ascii()).ok_or(ParseMailboxError::Folder)?;
         // Refuse parameters such as ;UIDVALIDITY= and ;UID=, because the URL must name a mailbox and not a message.
         if folder.contains([';', '?']) || !scheme.is_imap() && !folder.is_empty() {

@@ -1,4 +1,5 @@
-//! Marks the units of 100 million messages and reports the cost. Fails above 32 MB.
+//! Marks the units of 100 million messages in a ledger, and reports the time and the memory. Fails if that takes 32 MiB
+//! or more.
 //!
 //! The sequence numbers arrive as they would from 100 sessions: nearly in order, each a little ahead of or behind the
 //! others.

@@ -1,13 +1,13 @@
-//! Criterion micro-benchmarks of what a message costs the harness: its trace line, the checksum of its body, a
-//! histogram, a ledger. Run `cargo bench -p mailrun-measurement --bench recording`. The sums below are what observing a
-//! message costs in addition to SMTP.
+//! Criterion micro-benchmarks of what it costs to observe a message, in addition to SMTP: its trace line, the checksum
+//! of its body, a time in a histogram, and a unit in a ledger. To run them: `cargo bench -p mailrun-measurement --bench
+//! recording`.
 use criterion::{BatchSize, BenchmarkGroup, BenchmarkId, Criterion, Throughput, measurement::WallTime};
 use mailrun_measurement::{ClockId, Latencies, Ledger, RunId, Trace, TraceReader, TraceResult, trace};
 use std::hint::black_box;
 use std::time::Duration;
 
 const BODY_BYTES: [usize; 3] = [256, 4096, 1 << 20];
-/// Times recorded, and units marked, per iteration.
+/// Number of latencies that are recorded, or units that are marked, in each iteration.
 const BATCH: u64 = 1000;
 
 fn main() {
@@ -44,7 +44,7 @@ fn trace(body: &[u8]) -> Trace {
     }
 }
 
-/// A message with a trace line, behind the header of a relay.
+/// Returns a message with a trace line after a `Received` field, which a relay adds at the top.
 fn message(body: &[u8]) -> Vec<u8> {
     let mut line = [0; Trace::HEADER_BYTES];
     trace(body).write(&mut line);
@@ -53,7 +53,7 @@ fn message(body: &[u8]) -> Vec<u8> {
     [received, line.as_slice(), b"From: <a@example.com>\r\nTo: <b@example.com>\r\n\r\n", body].concat()
 }
 
-/// The trace line as the source writes it.
+/// Measures writing a trace line, patching it for another message, and parsing it.
 fn bench_trace(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("trace line");
     let one = || Throughput::Elements(1);
@@ -66,7 +66,7 @@ fn bench_trace(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// A message as the sink recognises and checks it.
+/// Measures how the sink finds the trace in a message and checks the body.
 fn bench_recognition(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("recognise and check a body of");
     for bytes in BODY_BYTES {
@@ -91,7 +91,7 @@ fn bench_histogram(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Units marked in a ledger, in the order in which many sessions send them.
+/// Measures marking units in a ledger. The units come out of order, as from many sessions.
 fn bench_ledger(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("ledger");
     group.throughput(Throughput::Elements(BATCH));

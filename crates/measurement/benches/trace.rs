@@ -1,4 +1,5 @@
-//! Cost of a trace: the checksum of small and large bodies, patching a header, and finding the header again.
+//! Measures the cost of a trace: the checksum of small and large bodies, patching the trace header for the next
+//! message, and finding and verifying the trace in a message.
 #![allow(clippy::print_stdout)]
 use mailrun_measurement::trace::{Checksum, RecipientNumbering, ZeroPhase, checksum};
 use mailrun_measurement::{ClockId, RunId, Trace, TraceReader, TraceResult};
@@ -54,7 +55,7 @@ fn message(body: &[u8]) -> Vec<u8> {
     message
 }
 
-/// Nanoseconds that one call takes.
+/// Returns the mean time of a call in nanoseconds.
 fn time<T>(calls: u32, mut call: impl FnMut() -> T) -> f64 {
     let start = Instant::now();
     for _ in 0..calls {

@@ -1,12 +1,12 @@
-//! Sends a hundred messages through a server that loses some, repeats some and damages one, and accounts for all of
-//! them. `cargo run -p mailrun-measurement --example account`
+//! Passes a hundred messages through a simulated server that loses three, repeats one and damages one, and accounts for
+//! all of them. To run the example: `cargo run -p mailrun-measurement --example account`.
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 use mailrun_measurement::{ClockId, Ledger, MarkResult, RunId, Trace, TraceReader, TraceResult, trace};
 use std::time::Duration;
 
 const BODY: &[u8] = b"hello\r\n";
 
-/// A message that the far end will recognise.
+/// Returns a message with a trace, by which the receiver recognises it.
 fn message(run: RunId, sequence: u64) -> Vec<u8> {
     let clock = ClockId::monotonic("this host");
     let created = Duration::from_micros(sequence);

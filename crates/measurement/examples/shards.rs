@@ -1,4 +1,5 @@
-//! Writes the directories of many parts of a load of an hour, to measure what merging them costs:
+//! Writes output directories as of a one-hour load that is divided into many parts, to measure what it costs to merge
+//! them:
 //!
 //! ```sh
 //! cargo run --release -p mailrun-measurement --example shards -- DIR 1000

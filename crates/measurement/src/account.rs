@@ -13,13 +13,15 @@ pub struct AccountInputs<'a> {
     pub accepted: &'a Ledger,
     pub rejected: u64,
     pub failed: u64,
-    /// Message-recipient pairs whose connection broke between last byte and reply, so the server may have them.
+    /// Number of message-recipient pairs that the server may have accepted, because the connection broke between the
+    /// last byte of the message and the reply.
     pub in_doubt: u64,
     /// True if the server replies separately for each recipient of a message, as in LMTP. If the connection breaks
     /// between these replies, only the recipients without a reply are in doubt.
     pub has_reply_for_each: bool,
     pub open: u64,
-    /// Accepted message-recipient pairs whose fates are unknown, because the source's ledger had no memory left.
+    /// Number of accepted message-recipient pairs whose fates are unknown, because they did not fit into the memory of
+    /// the source's ledger.
     pub overflow: u64,
     /// Counts of the sink, or `None` if no sink counted arrivals.
     pub arrivals: Option<Arrivals<'a>>,
@@ -116,6 +118,7 @@ pub enum Topology {
 /// source named. Otherwise, such a recipient would count twice: as delivered and as lost.
 ///
 /// If Q is unknown, accepted pairs that neither arrived nor bounced (A \ D \ B) count as not delivered instead of lost.
+/// Missing pairs that the relay gave up on without a bounce count as expired instead of lost.
 ///
 /// Some pairs arrive, bounce or are queued although the source received no 250. Usually the 250 got lost, and the
 /// source counted the pair as in doubt, in flight or failed, so such pairs are subtracted from these counts. If they
@@ -134,7 +137,7 @@ pub fn reconcile(state: AccountInputs) -> LedgerRow {
     let arrivals = Arrivals { units: &matched.arrived, bounced: &matched.bounced, ..arrivals };
     let relay = RelayInputs { queued: &matched.queued, ..relay };
     // If an LMTP reply is lost and the server rewrites the recipient's address, the delivery looks like a copy to a
-    // recipient that the server added. So for each lost reply, count one such copy as the delivery.
+    // recipient that the server added. For each lost reply, count one such copy as the delivery.
     let doubtful = if state.has_reply_for_each { matched.copied.min(state.in_doubt) } else { 0 };
     let delivered = arrivals.units.count() + doubtful;
     let reported = arrivals.bounced.count_without(arrivals.units);
@@ -146,7 +149,7 @@ pub fn reconcile(state: AccountInputs) -> LedgerRow {
     let heard_of = known_units.count_without(state.accepted) + doubtful;
     let strangers = strangers(&state, &arrivals);
     let bounced = reported - strangers;
-    // The mail that the relay gave up includes bounced mail, so subtract the bounced mail, which is already counted.
+    // `given_up` includes bounced mail. Subtract it, because it is already counted as `bounced`.
     let expired = relay.given_up.saturating_sub(bounced).min(missing);
     let unheard = Unheard::among(&state, heard_of - strangers);
     let (lost, not_delivered) = match state.queue {
@@ -181,12 +184,14 @@ pub fn reconcile(state: AccountInputs) -> LedgerRow {
     }
 }
 
-/// Arrived, bounced and queued pairs, with the addresses that the source named instead of those that the server wrote.
+/// Arrived, bounced and queued pairs, in which each address that the server rewrote is replaced by the address that the
+/// source named.
 ///
-/// A server may rewrite recipients without passing on ORCPT. If a message then arrives for an unknown recipient and has
-/// not arrived for a named one, the server has probably rewritten the named one. If it has arrived for all, the server
-/// has made a copy. Unknown recipients in notifications and in the relay's queue are replaced by the same rule. In
-/// messages that got no 250, no recipient is replaced, because nobody knows which recipients the server accepted.
+/// A server may rewrite recipients without passing on ORCPT. If a message then arrives for an unknown recipient but not
+/// for one of the named recipients, the server has probably rewritten the address of this named recipient. If the
+/// message has arrived for all named recipients, the server has made a copy. Unknown recipients in notifications and in
+/// the relay's queue are replaced by the same rule. In messages that got no 250, no recipient is replaced, because
+/// nobody knows which recipients the server accepted.
 #[derive(Debug)]
 pub struct Matched<'a> {
     pub arrived: Cow<'a, Ledger>,

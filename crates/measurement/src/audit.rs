@@ -7,12 +7,13 @@ pub const MAX_LOSSES: usize = 100;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Audit {
-    /// The server's own description of its version; empty if its recipe does not say how to ask for it.
+    /// Version of the server, as the server itself reports it; empty if its recipe does not say how to ask for it.
     pub version: String,
-    /// SHA-256 of the recipe's text and its variant, as 64 hexadecimal digits.
+    /// SHA-256 of the recipe's text and its variant, as 64 hexadecimal digits. It tells apart audits of the same
+    /// program with different settings.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recipe_hash: Option<String>,
-    /// Seed from which the moments of the faults were drawn.
+    /// Seed of the random numbers that decided when the faults struck. The same seed gives the same numbers again.
     pub seed: u64,
     /// A row for each kind of fault that was tested.
     pub faults: Vec<AuditRow>,
@@ -25,7 +26,8 @@ pub struct Audit {
     pub queue_complaint: Option<String>,
     /// Messages that were answered 250 but did not arrive, at most 100.
     pub losses: Vec<AuditLoss>,
-    /// Run IDs of the rounds with lost messages, to tell them from rounds of older audits in the same directory.
+    /// Run IDs of the rounds that lost messages. They distinguish these rounds from rounds of older audits in the same
+    /// directory.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lossy_rounds: Vec<String>,
 }
@@ -34,19 +36,22 @@ pub struct Audit {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct AuditRow {
-    /// Name of the fault, for example `kill`, or `power-cut on ext4` if the disk behaved as it does with ext4.
+    /// Name of the fault, for example `kill`. For a power cut, it includes the file system that the simulated disk
+    /// imitated, for example `power-cut on ext4`.
     pub fault: String,
-    /// True if loss of mail by this fault is only a remark, and neither changes the verdict nor counts in the ledger.
+    /// True if this kind of fault was tested only for information, so that lost mail neither changes the verdict nor
+    /// counts in the record's `ledger`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_remark: bool,
     /// Rounds that count: mail was accepted before the fault, the fault struck, and the round was completed.
     pub rounds: u64,
-    /// Number of rounds in `rounds` with no load but a single message before the fault.
+    /// Number of rounds in `rounds` in which the server got only a single message before the fault. No later message
+    /// then makes the server sync what it has written.
     pub quiet: u64,
     /// Number of rounds in `rounds` in which the fault was repeated while the server recovered from it.
     pub in_recovery: u64,
-    /// Upper bound of the share of faults of this kind that lose mail, with a confidence of 95 %. It is known only if
-    /// no mail was lost, a round counts, and `not_supported` is 0; `null` otherwise.
+    /// Upper bound of the share of faults of this kind that lose mail, with a confidence of 95 %. `null` if mail was
+    /// lost, not delivered or changed, if no round counts, or if `not_supported` is not 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bound: Option<f64>,
     /// Rounds that do not count, for example because the fault did not reach a process of the server.
@@ -55,8 +60,8 @@ pub struct AuditRow {
     pub void_reasons: Vec<String>,
     /// Rounds in which the server did not accept mail again after the fault, or ended by itself.
     pub never_back: u64,
-    /// Failed rounds that say nothing about the server. Either it did not start on the file system that simulates the
-    /// fault, or it asked that file system for an operation that it does not have.
+    /// Rounds that failed or lost mail, but perhaps not because of the server: it did not start on the file system that
+    /// simulates the fault, or asked that file system for an operation that it does not have.
     pub not_supported: u64,
     /// Operations, such as `link`, that the server needed and the file system that simulates the fault does not have.
     pub unsupported: Vec<String>,

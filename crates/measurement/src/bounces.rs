@@ -51,7 +51,7 @@ impl Bounces {
         }
     }
 
-    /// Adds the counts in `other`, which a worker has made since it was last merged. If `self` and `other` contain the
+    /// Adds the counts in `other`, which are a worker's counts since its last merge. If `self` and `other` contain the
     /// same message-recipient pair, the pair stays in `units` once, and its second report counts as repeated.
     pub fn merge(&mut self, other: &Self) {
         let merged = self.units.merge(&other.units);
@@ -81,7 +81,7 @@ fn add_reason(rows: &mut Vec<BounceRow>, row: BounceRow) {
     }
 }
 
-/// Adds the notifications that a second sink has seen to the record of the first. A notification that reached both
+/// Adds the notifications that a second sink has seen to the record of the first sink. A notification that reached both
 /// sinks counts twice here. The number of bounced recipients stays correct, because the sinks' ledgers know each
 /// bounced recipient.
 pub fn add(record: &mut Record, second: Record) {

@@ -9,8 +9,8 @@ use std::time::Duration;
 pub const BOUNDS_S: [f64; 15] =
     [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0];
 
-/// Number of measured times in each bucket, and the sum of all times. The last bucket counts times
-/// beyond the last bound.
+/// Number of measured times in each bucket, and the sum of all times. The last bucket counts times beyond the last
+/// bound.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Buckets {
     counts: [u64; BOUNDS_S.len() + 1],

@@ -1,10 +1,10 @@
-//! Clock errors of times that are measured across two hosts. A delivery begins on the clock of the
-//! source's host and ends on the clock of the sink's host.
+//! Clock errors of times that are measured across two hosts. A delivery begins on the clock of the source's host and
+//! ends on the clock of the sink's host.
 //!
-//! If source and sink run on the same boot of a host, they share a clock and there is no error. Otherwise, the
-//! difference of the clocks is either measured by an exchange of messages or unknown. chrony's estimates for both hosts
-//! give another bound, which is used if it is smaller. Times are never corrected. Instead, the report states the bound.
-//! The run is invalid if an error of this size could change whether a threshold is met.
+//! If source and sink run on the same host, without a reboot in between, they share a clock and there is no error.
+//! Otherwise, the difference of the clocks is either measured by an exchange of messages or unknown. chrony's estimates
+//! for both hosts give another bound, which is used if it is smaller. Times are never corrected. Instead, the report
+//! states the bound. The run is invalid if an error of this size could change whether a threshold is met.
 use crate::reason::Reason;
 use crate::record::{Cause, Record};
 use crate::stage::Stage;
@@ -63,8 +63,9 @@ impl ClockError {
     }
 }
 
-/// Returns a reason that tells by how much different clocks may falsify the times from source to sink. The run is
-/// invalid if a threshold concerns such times and the error is more than a tenth of the time in question.
+/// Returns a sentence for the verdict that states the maximum clock error of times from source to sink. The run is
+/// invalid if a threshold concerns such times and the error is more than a tenth of their median or, for freshness, of
+/// the maximum age.
 pub fn clock_reason(record: &Record, error: ClockError) -> Option<Reason> {
     let median_ms = arrived_median_ms(record, Stage::Delivered)?;
     let known = describe(error)?;
@@ -101,7 +102,7 @@ fn describe(error: ClockError) -> Option<String> {
     })
 }
 
-/// Formats a time in the largest of s, ms and us in which it is at least 1.
+/// Formats a time in the largest fitting unit of s, ms and us, for example 0.0015 s as `1.5 ms`.
 fn time(time: Duration) -> String {
     match time.as_secs_f64() {
         seconds if seconds >= 1.0 => format!("{seconds:.1} s"),

@@ -16,7 +16,7 @@ const SHORT: Duration = Duration::from_millis(10);
 /// Range of durations that count as delayed ACKs. They take 40 ms and up to 4 ms more (the timer of a 250 Hz kernel),
 /// or seem slightly shorter if our measurement started late.
 const WITHIN_MS: Range<u64> = 38..45;
-/// Durations just below `WITHIN_MS`, for comparison. If they are nearly as frequent as durations in `WITHIN_MS`, these
+/// Durations just below `WITHIN_MS`, for comparison. If they are nearly as frequent as durations in `WITHIN_MS`, both
 /// belong to a broad tail of slow replies and are no delayed ACKs.
 const BEFORE_MS: Range<u64> = 31..38;
 const AFTER_MS: Range<u64> = 45..52;
@@ -113,9 +113,10 @@ impl DelayedAcks {
         self.is_delayed_ack().then(|| PauseRow { party: party.to_owned(), phase, count: within, of: all })
     }
 
-    /// Returns true if durations of about 40 ms are delayed ACKs. They must be more than 1 % of all durations.
-    /// Durations just below 40 ms must be far fewer, and durations just above not more. In addition, more than half of
-    /// all durations must be short, or more than half about 40 ms.
+    /// True if durations of about 40 ms are delayed ACKs. They must be more than 1 % of all durations, and at least 10
+    /// of them must not overlap. Durations just below 40 ms must be at most a third as frequent, and durations just
+    /// above at most as frequent. In addition, more than half of all durations must be short, or more than half about
+    /// 40 ms.
     fn is_delayed_ack(&self) -> bool {
         let Self { all, short, before, within, after, apart } = *self;
         let is_frequent = apart.count >= MIN_COUNT && within as f64 > all as f64 * MIN_SHARE;
@@ -151,10 +152,12 @@ mod tests {
         // More than 1 % of all durations must look like delayed ACKs, so 11 of 1,000 are enough and 10 are not.
         (&[(1, 989), (41, 11)], true),
         (&[(1, 990), (41, 10)], false),
-        // Ten waits of about 40 ms are needed, because fewer may be chance even if they are a large share of all waits.
+        // At least ten waits of about 40 ms are needed. Fewer may be chance, even if they are a large share of all
+        // waits.
         (&[(1, 50), (41, 9)], false),
         (&[(1, 50), (41, 10)], true),
-        // Only 38 to 44 ms count: a delayed ACK takes 40 to 44 ms, or up to 2 ms less if the measurement began late.
+        // Only waits of 38 to 44 ms count. A delayed ACK takes 40 to 44 ms, and a measurement that begins late shows up
+        // to 2 ms less.
         (&[(1, 900), (37, 100)], false),
         (&[(1, 900), (38, 100)], true),
         (&[(1, 900), (44, 100)], true),

@@ -1,9 +1,10 @@
-//! Counts fates by recipient domain, for a limited number of domains.
+//! Counts what became of mail by recipient domain, for a limited number of domains.
 use crate::record::DomainRow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Number of domains that have a row of their own. All other domains share one row, so that a record stays small.
+/// Maximum number of domains that have a row of their own. All other domains share one row, so that a record stays
+/// small.
 pub const MAX_DOMAINS: usize = 100;
 
 /// Number of recipients in one domain, by the fate that the source recorded for their mail.
@@ -105,7 +106,7 @@ impl DomainArrivals {
 }
 
 /// Combines the source's and the sink's row of each domain. If one side counted a domain in the row that many domains
-/// share, the other side's counts of it go there as well, because the shared row cannot be divided.
+/// share, the other side's counts of this domain are added to that row as well, because it cannot be divided.
 ///
 /// Returns only the rows of `source` if they are fewer than two, or if no sink counted arrivals (not `is_observed`).
 pub fn join(source: Vec<DomainRow>, sink: &[DomainRow], is_observed: bool) -> Vec<DomainRow> {

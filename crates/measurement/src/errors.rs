@@ -1,5 +1,5 @@
-//! Counts errors by kind, which is a pair of phase and reply code. Each kind keeps the time of its
-//! first and last error, and the text and the recipient of the first.
+//! Counts errors by kind, which is a pair of phase and reply code. Each kind keeps the time of its first and last
+//! error, and the text and the recipient of the first error.
 use crate::record::ErrorRow;
 use crate::stage::Phase;
 use mailrun_text::printable::clipped;
@@ -11,13 +11,13 @@ pub struct ErrorEvent<'a> {
     pub phase: Phase,
     /// Reply code of the server, or 0 if there was no reply.
     pub code: u16,
-    /// Text of the peer's reply, or our description of the event.
+    /// Text of the peer's reply or, if there was no reply, our description of the error.
     pub text: &'a str,
     pub at: Duration,
 }
 
-/// Errors by phase and reply code. The number of kinds is limited, so that a peer that keeps
-/// sending new codes cannot use up memory.
+/// Errors by phase and reply code. The number of kinds is limited, so that a peer that keeps sending new codes cannot
+/// use up memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Errors {
     kinds: BTreeMap<(Phase, u16), ErrorKind>,

@@ -49,17 +49,17 @@ impl<'a> BusyHost<'a> {
         per_s / (1.0 - share).max(f64::EPSILON)
     }
 
-    /// Returns how long waiting for a processor may have delayed the slowest messages, at most. `share` is the share of
+    /// Returns an upper bound of how long waiting for a processor delayed the slowest messages. `share` is the share of
     /// these messages among all messages, and `latency_ms` is their latency. If `share` is 0, there is no such message,
     /// so the delay is 0.
     pub fn delay_ms(&self, share: f64, latency_ms: f64) -> f64 {
         if share <= 0.0 {
             return 0.0;
         }
-        // The longer a delay is, the fewer messages can have suffered it, so bisection works. Search for the longest
-        // delay that all of the slowest messages (`share` of all messages) can have suffered.
+        // Search for the longest delay that at least `share` of all messages can have suffered. Bisection works,
+        // because the longer a delay is, the fewer messages can have suffered it.
         let mut most = (0.0, latency_ms.max(0.0));
-        // 50 halvings narrow even an hour to less than a nanosecond.
+        // Halving an interval 50 times narrows even an hour to less than a nanosecond.
         for _ in 0..50 {
             let middle = (most.0 + most.1) / 2.0;
             most = if self.share_delayed(middle, latency_ms) >= share { (middle, most.1) } else { (most.0, middle) };
@@ -88,9 +88,10 @@ impl<'a> BusyHost<'a> {
         shares.sum::<f64>() / rows.len().max(1) as f64
     }
 
-    /// Computes the bound of [`Self::share_delayed`] from the measurement intervals `rows`, which tell only the total
-    /// of the waits for a processor. Most messages are delayed if all waits are just longer than `delay_ms`. Each wait
-    /// delays one message and all messages that become due during the wait.
+    /// Computes the bound of [`Self::share_delayed`] from successive measurement intervals, of which only the total of
+    /// the waits for a processor is known. The bound assumes the worst case: all waits are just longer than `delay_ms`,
+    /// which delays the most messages. Each wait delays all messages that become due during the wait, and at least one
+    /// message.
     fn share_above(&self, delay_ms: f64, rows: &[WaitRow]) -> f64 {
         let waited_ms: f64 = rows.iter().map(|row| row.waited_ms.max(0.0)).sum();
         if delay_ms >= waited_ms {

@@ -9,8 +9,9 @@
 //! ```
 //! Freshness is computed from the rows of a record, each of which has the greatest age in its second
 //! ([`SeriesRow::oldest_ms`]). If this age exceeds the limit by 0.3 s, for example, 0.3 s of the second count as not
-//! fresh; if by more than a second, the whole second. The record has arrival times only to a tenth of a second. Each
-//! time that the age passes the limit, the time that counts as fresh may therefore be 0.1 s too long.
+//! fresh. If it exceeds the limit by more than a second, the whole second counts as not fresh. The record has arrival
+//! times only to a tenth of a second. Each time that the age passes the limit, the time that counts as fresh may
+//! therefore be 0.1 s too long.
 use crate::account;
 use crate::record::{Ending, FreshWindow, Record, SeriesRow};
 use crate::series::step;
@@ -35,9 +36,9 @@ pub struct FreshnessLimit {
 /// Returns the windows of a run, or `None` if arrivals were not observed or if the run is shorter than a window.
 ///
 /// The first window begins with the first second in which a message was due. The last window ends with the last such
-/// second, because no new mail can arrive after the load. Until the first message arrives, the time since the beginning
-/// of the first window counts as the age of the newest message. If the load stopped early, the last window ends with
-/// the planned end of the load instead, because messages that were due but never sent belong to the load.
+/// second, because no newer message can arrive after the load. Until the first message arrives, the time since the
+/// beginning of the first window counts as the age of the newest message. If the load stopped early, the last window
+/// ends with the planned end of the load instead, because messages that were due but never sent belong to the load.
 pub(crate) fn windows(record: &Record, limit: FreshnessLimit) -> Option<Vec<FreshWindow>> {
     let delivered = record.ledger.delivered?;
     let rows = with_unsent(judged(&record.series)?, record);
@@ -87,8 +88,9 @@ fn judged(rows: &[SeriesRow]) -> Option<&[SeriesRow]> {
     rows.get(first..=last)
 }
 
-/// If messages were due but never sent, adds rows without arrivals up to the planned end of the load. In these rows,
-/// the age of the newest message keeps growing.
+/// If messages were due but never sent, adds rows up to the planned end of the load, or up to the time at which the
+/// user or a threshold stopped it. A second without a row in the record gets a row without arrivals, in which the age
+/// of the newest message keeps growing.
 fn with_unsent(rows: &[SeriesRow], record: &Record) -> Vec<SeriesRow> {
     let mut rows = rows.to_vec();
     let is_cut_short = matches!(record.ending, Some(Ending::Interrupted | Ending::Aborted));
@@ -109,7 +111,8 @@ fn span(rows: &[SeriesRow]) -> Option<(u64, u64)> {
     Some((rows.first()?.second, rows.last()?.second.saturating_add(step(rows))))
 }
 
-/// Replaces an infinite length (one window for the whole run) by 0. The caller multiplies it by 0, and ∞ × 0 is NaN.
+/// Replaces an infinite length (one window for the whole run) by 0. The caller multiplies the length by the number of
+/// earlier windows, which is 0, and ∞ × 0 is NaN.
 fn finite(window_s: f64) -> f64 {
     if window_s.is_finite() { window_s } else { 0.0 }
 }

@@ -2,8 +2,8 @@
 use crate::record::TlsRow;
 use std::collections::BTreeMap;
 
-/// Maximum number of pairs of version and cipher that are counted separately. TLS 1.2 and 1.3
-/// together have about a dozen pairs. Further pairs share a row without a name.
+/// Maximum number of pairs of version and cipher that are counted separately. TLS 1.2 and 1.3 together have about a
+/// dozen pairs. Further pairs share a row without a name.
 const MAX_KINDS: usize = 64;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

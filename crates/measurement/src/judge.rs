@@ -1,11 +1,11 @@
-//! Decides the verdict of a run: sorts the reasons that speak against the run by weight, and derives the outcome.
+//! Decides the verdict of a run: sorts the reasons for it by weight, and derives the outcome from the weightiest.
 //!
 //! ```text
-//! lost, duplicates, corrupt, rejected, failed … beyond what was granted or ordered   FAIL
-//! generator, sink or host was the limit                                              INVALID
-//! a threshold was missed                                                             FAIL
-//! a requested figure could not be seen, or mail may be lost or in another's queue    INCONCLUSIVE
-//! none of these                                                                      PASS
+//! lost, duplicate, corrupt, rejected, failed … mail beyond what thresholds allow or the user requested   FAIL
+//! generator, sink or host was the limit                                                                  INVALID
+//! a threshold was missed                                                                                 FAIL
+//! a required figure was not measured, or mail may be lost or still in the server's queue                 INCONCLUSIVE
+//! none of these                                                                                          PASS
 //! ```
 //!
 //! Each reason has a [`Cause`]. Causes are ordered as in this table, and the first cause of a run decides its outcome.
@@ -23,10 +23,11 @@ use crate::validity::{limits, warnings};
 use mailrun_text::words::{counted, grouped, listed};
 use std::time::Duration;
 
-/// Maximum 99th percentile of the delay with which a source may begin messages in an open loop. With a longer delay,
-/// the source fell behind its schedule, and the verdict says so.
+/// Of the messages for which a session was free, a source in an open loop may begin at most 1 % more than this late.
+/// Otherwise, the source fell behind its schedule, and the verdict says so.
 const LAG_LIMIT_MS: f64 = 10.0;
-/// In an open loop, at least this share of the requested rate must have been offered.
+/// In an open loop, at least this share of the requested rate must have been offered. Otherwise, the verdict reports a
+/// missed rate.
 const MIN_RATE_SHARE: f64 = 0.95;
 /// A source or sink that was busy for more than this share of its threads' time may itself have been the limit, instead
 /// of the server.
@@ -85,7 +86,7 @@ impl Cause {
         }
     }
 
-    /// True if this cause means that messages are missing, doubled or changed, or that the counts cannot be trusted.
+    /// True if this cause means that messages are missing, duplicated or changed, or that the counts cannot be trusted.
     /// `Verdict::closed` is then false.
     fn keeps_open(self) -> bool {
         matches!(
@@ -129,8 +130,8 @@ pub fn judge(record: &Record, circumstances: &VerdictInputs) -> Verdict {
         || reasons.iter().any(|reason| reason.cause.outcome() == Some(Outcome::Invalid));
     reasons.extend(rate_reason(record, circumstances.topology, is_our_fault));
     reasons.extend(threshold_reasons(record));
-    // If our source, sink or endpoint ran out of memory, its death may be why messages failed or seem lost. Remove such
-    // reasons from the verdict, because they say nothing about the server.
+    // If our source, sink or endpoint ran out of memory and died, messages may have failed or seem lost for this
+    // reason. Remove such reasons from the verdict, because they say nothing about the server.
     if lacked_memory(record) {
         reasons.retain(|reason| !follows_from_death(reason.cause));
     }
@@ -292,8 +293,8 @@ fn lacked_memory(record: &Record) -> bool {
     ours.filter_map(|party| party.died.as_ref()).any(|death| death.out_of_memory)
 }
 
-/// True if the death of our own source or sink can lead to this cause, for example to mail that seems lost. A reason
-/// with this cause then says nothing about the server.
+/// True if the death of our own source or sink can explain a reason with this cause, for example mail that seems lost.
+/// Such a reason then says nothing about the server.
 fn follows_from_death(cause: Cause) -> bool {
     matches!(
         cause,
@@ -335,7 +336,7 @@ fn fate_reasons(record: &Record, circumstances: &VerdictInputs) -> Vec<Reason> {
     });
     let mut reasons: Vec<Reason> = fate_reasons.collect();
     // Report a server that has disappeared even if a threshold allows failed connections, because such a threshold is
-    // meant for failures now and then.
+    // meant for occasional failures.
     if let Some(stall) = gone_server(record) {
         reasons.push(Reason::new(Cause::ServerGone, server_gone_text(record, stall)));
     }
@@ -347,7 +348,7 @@ fn fate_reasons(record: &Record, circumstances: &VerdictInputs) -> Vec<Reason> {
 }
 
 /// Returns the stall at the end of the run if the server stopped answering for good. Returns `None` if a process died
-/// or the source ran out of descriptors or ports, because either of them explains the failed connections.
+/// or the source ran out of descriptors or ports, because this explains the failed connections.
 fn gone_server(record: &Record) -> Option<&StallRow> {
     final_stall(record).filter(|_| !has_death(record) && refused_by_ourselves(record) == 0)
 }
@@ -366,7 +367,7 @@ fn expired_reason(record: &Record, circumstances: &VerdictInputs) -> Option<Reas
     Some(Reason::new(if is_ordered { Cause::Ordered } else { Cause::Expired }, text))
 }
 
-/// Bounds of how often each fate, such as lost, occurs if nothing but the faults that the user requested goes wrong.
+/// Minimum and maximum count of each fate, such as lost, if only the faults that the user requested occurred.
 struct OrderedBounds {
     ordered: Option<Ordered>,
     topology: Topology,
@@ -376,8 +377,8 @@ struct OrderedBounds {
     /// Maximum number of recipients whose mail a single reply or connection can affect.
     each: u64,
     /// Number of recipients whose mail counts as neither delivered nor lost, but for example as rejected or in doubt.
-    /// If the sink dropped or doubled such mail on request, it does not count as lost or duplicate. `min` is therefore
-    /// lower by `slack`.
+    /// If the sink dropped or duplicated such mail on request, the mail does not count as lost or duplicate. `min`
+    /// therefore subtracts `slack` from the number of requested faults.
     slack: u64,
 }
 
@@ -392,7 +393,8 @@ impl OrderedBounds {
             topology: circumstances.topology,
             quiet_timeout: circumstances.quiet_timeout,
             missing: if ledger.lost.is_none() { Fate::NotDelivered } else { Fate::Lost },
-            // With streaming, the next RCPT precedes the reply to a message, so one cut can make both messages fail.
+            // With streaming, the source begins the next message before it gets the reply to the last one, so a single
+            // cut of the connection can make both messages fail.
             each: u64::from(record.workload.recipients.max(1)) * if is_stream { 2 } else { 1 },
             // Records of other programs may contain any numbers, so the sum must not overflow.
             slack: others.into_iter().flatten().fold(0, u64::saturating_add),
@@ -404,7 +406,7 @@ impl OrderedBounds {
         (self.min(fate)..=self.max(fate)).contains(&count)
     }
 
-    /// Returns the lower bound of how often this fate occurs because of the faults that the sink caused on request.
+    /// Returns how often this fate must at least occur because of the faults that the sink caused on request.
     fn min(&self, fate: Fate) -> u64 {
         let Some(ordered) = self.ordered else { return 0 };
         match fate {
@@ -412,8 +414,8 @@ impl OrderedBounds {
             Fate::Lost | Fate::NotDelivered => 0,
             Fate::Duplicates => ordered.duplicates.saturating_sub(self.slack),
             Fate::Corrupt => ordered.corrupt,
-            // The lower bound is 0, because requested faults of the sink need not make any message fail. A refused
-            // command may belong to no message, or the sender may have sent the message again with success.
+            // The lower bound is 0, because requested faults of the sink need not make any message fail. The sink may
+            // have refused a command that belongs to no message, or the sender may have tried again with success.
             Fate::Rejected | Fate::Failed | Fate::InDoubt | Fate::Bounced | Fate::Rewritten | Fate::Copied => 0,
         }
     }
@@ -508,7 +510,7 @@ fn fate_text(record: &Record, fate: Fate, count: u64, bounds: &OrderedBounds) ->
 /// `100 recipients were rewritten: to@a.example → other@b.example.`
 fn rewritten_text(record: &Record, count: u64) -> String {
     let pairs = pairs_text(record.rewrites.iter().filter(|row| row.original.is_some()), count);
-    // Exim drops ORCPT unless NOTIFY comes with it, so the advice names both options.
+    // Advise both options, because Exim drops ORCPT if the client does not send NOTIFY as well.
     let asks = |parameter| record.workload.dsn.as_ref().is_some_and(|parameters| parameters.contains(parameter));
     let remedy = match asks("ORCPT") && asks("NOTIFY") {
         true => "",
@@ -610,8 +612,8 @@ fn not_delivered_text(record: &Record, count: u64, quiet_timeout: Option<Duratio
     )
 }
 
-/// Explains why `count` deliveries may be missing, if the sink saw a sign of it, for example mail without a trace.
-/// Otherwise, returns an empty text.
+/// Explains why `count` deliveries may be missing, if the sink saw a sign of the cause, for example mail without a
+/// trace. Otherwise, returns an empty text.
 fn missing_explanation(record: &Record, count: u64) -> String {
     if let Some(untraced) = untraced_text(record, count) {
         return format!(" {untraced}");
@@ -619,7 +621,7 @@ fn missing_explanation(record: &Record, count: u64) -> String {
     if let Some(hidden) = receptions(record).find_map(|sink| hidden_text(sink.mailboxes.as_ref()?)) {
         return format!(" {hidden}");
     }
-    // If the sink has seen any mail of the run, the server delivers to it, so do not ask the user whether it does.
+    // If the sink has seen any mail of the run, the server delivers to the sink, so do not ask the user about that.
     let has_seen = [record.ledger.bounced, record.ledger.copied].iter().flatten().any(|count| *count > 0);
     if record.ledger.delivered != Some(0) || has_seen {
         return String::new();
@@ -776,8 +778,9 @@ fn bounce_reason(row: &BounceRow) -> &str {
     reason.trim_end_matches('.')
 }
 
-/// Returns the last stall (no message accepted) if the server is gone: it lasted until the end of the run, and
-/// connections failed. If the server rejected mail during the stall, it is still there, so the result is `None`.
+/// Returns the last time in which no message was accepted, if it shows that the server is gone: the stall lasted until
+/// the end of the run, and connections failed. If the server rejected mail during the stall, it was still running, so
+/// the result is `None`.
 fn final_stall(record: &Record) -> Option<&StallRow> {
     let accepting = record.stalls.iter().rfind(|stall| stall.stage == Stage::Accepted);
     accepting.filter(|stall| stall.to_the_end && stall.failed > 0 && stall.rejected == 0)
@@ -821,7 +824,7 @@ fn validity_reasons(record: &Record, between: Topology) -> Vec<Reason> {
     reasons
 }
 
-/// Reports a load that was created completely during the warm-up, because it leaves no messages for the figures.
+/// Reports that all messages were created during the warm-up, so that no message is left for the figures.
 fn warm_up_text(record: &Record) -> Option<String> {
     let warm_up = record.warm_up.filter(|warm_up| warm_up.created > 0)?;
     let counted = record.stage(Stage::Created)?.count;
@@ -857,15 +860,16 @@ pub fn behind_schedule(record: &Record) -> Option<String> {
     })
 }
 
-/// True if messages waited for a free session more than twice as long as for the source itself (`lag_ms`). Sessions are
-/// busy only while the server works, so such waits are not the source's fault.
+/// True if messages waited in all more than twice as long as the source itself delayed them (`lag_ms`), by the 99th
+/// percentile. The rest is waiting for a free session, which is not the source's fault, because sessions are busy only
+/// while the server works.
 fn waits_outweigh(record: &Record, lag_ms: f64) -> bool {
     record.stage(Stage::Created).and_then(|row| row.latency_ms).is_some_and(|waited| waited.p99 > 2.0 * lag_ms)
 }
 
 /// Judges the delay that the source itself caused. If this delay may have decided whether a threshold was met, the run
-/// is invalid, unless the server certainly missed another threshold. In all other cases, `behind`, which is the result
-/// of [`behind_schedule`], becomes a remark.
+/// is invalid, unless the server certainly missed another threshold. In all other cases, the sentence `behind`, which
+/// is the result of [`behind_schedule`], becomes a remark.
 pub fn lag_reason(record: &Record, behind: Option<String>) -> Option<Reason> {
     let is_undecided = |row: &&ThresholdRow| threshold::is_undecided_by_lag(record, row, LAG_LIMIT_MS);
     let host = BusyHost::of(record);
@@ -902,7 +906,7 @@ fn busy_text(record: &Record, party: &Party) -> Option<String> {
 }
 
 /// Returns the share of the load's time in which the workers of a source or sink were busy. Returns `None` if the share
-/// is too small for the workers to have been the limit.
+/// is too small for the workers to have been the limit, or if the load was too short to judge it.
 pub fn busy_share(record: &Record, party: &Party) -> Option<f64> {
     let offered_s = record.offered_s.unwrap_or(record.duration_s);
     let workers = party.workers.filter(|_| offered_s >= MIN_BUSY_S)?;
@@ -939,8 +943,8 @@ pub fn missed_rate(record: &Record, party_offered: &str) -> Option<MissedRate> {
     let requested = record.workload.rate_per_s.filter(|_| is_open_loop(record))?;
     let created = record.stage(Stage::Created)?;
     let offered_s = record.offered_s.filter(|offered_s| *offered_s > 0.0);
-    // Divide by `offered_s`, the time in which load was offered, instead of using the rate of the stage `created`. If
-    // the source was late at the end of the load, its delay lowers that rate.
+    // Do not use the rate of the stage `created`, which is too low if the source was late at the end of the load.
+    // Instead, divide by `offered_s`, the time in which load was offered.
     let offered = offered_s.map(|offered_s| created.count as f64 / offered_s).or(created.rate_per_s)?;
     // A Poisson count of n has a standard deviation of √n, so a deviation of up to 2√n may be chance.
     let tolerance = match record.workload.arrival {

@@ -136,8 +136,8 @@ impl Latencies {
         recorded.map(|bucket| (bucket.value_iterated_to(), bucket.count_at_value()))
     }
 
-    /// Encodes the distribution in the form of interval logs (HdrHistogram V2, deflated, Base64),
-    /// or returns `None` if it is empty.
+    /// Encodes the distribution in the form of interval logs (HdrHistogram V2, deflated, Base64), or returns `None` if
+    /// it is empty.
     pub fn encoded(&self) -> Option<String> {
         let mut bytes = Vec::new();
         V2DeflateSerializer::new().serialize(self.recorded()?, &mut bytes).ok()?;
@@ -182,10 +182,8 @@ fn in_ms(nanoseconds: u64) -> f64 {
     nanoseconds as f64 / NS_PER_MS
 }
 
-/// HdrHistogram interval log (`.hlog`), which every HdrHistogram tool can read. It has a line for
-/// each interval and tag.
-///
-/// All values are nanoseconds.
+/// HdrHistogram interval log (`.hlog`), which every HdrHistogram tool can read. It has a line for each interval and
+/// tag. A tag names what was timed, such as `accepted`. All values are nanoseconds.
 pub struct IntervalLog<W: Write> {
     to: W,
     serializer: V2DeflateSerializer,
@@ -217,8 +215,8 @@ impl<W: Write> IntervalLog<W> {
                 &nothing
             }
         };
-        // Create a writer for each line, because hdrhistogram's writer borrows its output, and a struct cannot own an
-        // output together with its borrower.
+        // Create a writer for each line, because hdrhistogram's writer borrows its output, and a struct cannot hold
+        // both a value and its borrower.
         IntervalLogWriterBuilder::new()
             .begin_log_with(&mut self.to, &mut self.serializer)?
             .write_histogram(histogram, from, length, Tag::new(&tag))
@@ -285,8 +283,8 @@ mod tests {
     fn what_lies_between_is_counted() {
         let latencies = of([1, 5, 39, 40, 44, 45, 900].map(Duration::from_millis));
         let between = |from, to| latencies.count_between(Duration::from_millis(from), Duration::from_millis(to));
-        // The limits of these ranges differ from all recorded times. The histogram keeps only three digits, so it could
-        // count a time equal to a limit on either side.
+        // No limit of these ranges equals a recorded time, because the histogram keeps only three digits and could
+        // count such a time on either side of the limit.
         assert_eq!([between(0, 10), between(38, 42), between(42, 48), between(48, 800)], [2, 2, 2, 0]);
         assert_eq!([between(901, 5000), between(10_000_000, 20_000_000), between(5, 5)], [0; 3]);
         assert_eq!(between(0, u64::MAX), 7);

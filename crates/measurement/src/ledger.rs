@@ -107,7 +107,7 @@ impl Ledger {
         was_there
     }
 
-    /// Removes everything that is in `other`, and returns the number of removed message-recipient pairs.
+    /// Removes all message-recipient pairs that are in `other`, and returns how many pairs were removed.
     pub fn remove(&mut self, other: &Self) -> u64 {
         let mut removed = 0;
         for (key, page) in &self.index {
@@ -127,8 +127,9 @@ impl Ledger {
         self.page(key).is_some_and(|page| page[word] & bit != 0)
     }
 
-    /// Returns how many recipients of the message with this number are in the ledger. The number does not tell to which
-    /// stage of the load the message belongs, or whether to the warm-up, so all of them are searched.
+    /// Returns how many recipients of the message with this number are in the ledger. The number alone does not tell to
+    /// which stage of the load the message belongs, or whether it belongs to the warm-up, so the pages of all stages
+    /// and of the warm-up are searched.
     pub fn units_of(&self, number: u64) -> u32 {
         let (word, bit) = bit_position(number);
         let is_meant = |key: &PageKey| message_number(key.sequence()) >> PAGE_BITS_LOG2 == number >> PAGE_BITS_LOG2;
@@ -186,8 +187,8 @@ impl Ledger {
         messages
     }
 
-    /// Calls `found` for each message that is in both ledgers, but in `self` with recipients that are not in `other`.
-    /// The arguments are the message's sequence number, these recipients, and the recipients in `other`.
+    /// Calls `found` for each message that is in both ledgers and has recipients in `self` that are not in `other`. The
+    /// arguments are the message's sequence number, these recipients, and the message's recipients in `other`.
     pub fn for_each_stranger(&self, other: &Self, mut found: impl FnMut(u64, &[u32], &[u32])) {
         let mut ours: BTreeMap<u64, Vec<PageKey>> = BTreeMap::new();
         for (&key, &page) in &self.index {
@@ -255,7 +256,8 @@ impl Ledger {
     }
 
     /// Returns a copy of the ledger with only the pages for which `is_meant` is true. `is_meant` gets the first
-    /// sequence number of a page. This is enough, because a page never mixes stages of the load, nor warm-up and load.
+    /// sequence number of a page. This is enough, because all messages of a page belong to the same stage of the load,
+    /// and either all or none of them to the warm-up.
     fn pages_where(&self, is_meant: impl Fn(u64) -> bool) -> Self {
         let mut subset = Self { page_limit: self.page_limit, ..Self::with_limit(0) };
         for (&key, &page) in self.index.iter().filter(|(key, _)| is_meant(key.sequence())) {

@@ -18,7 +18,7 @@
 //! let mut accepted = Ledger::default();
 //! accepted.mark(sent.sequence, 0);
 //!
-//! // The sink: recognises it behind whatever relays have put before it.
+//! // The sink: finds this header, although relays have put other headers before it.
 //! let mut arrived = Ledger::default();
 //! let mut reader = TraceReader::default();
 //! reader.receive(&[b"Received: from somewhere\r\n", &header[..], b"\r\n", body].concat());
@@ -32,38 +32,44 @@
 //! the zero of CLOCK_MONOTONIC, so a test can state the exact times for which a rule must hold.
 //!
 //! ```text
-//! trace      header by which the far end recognises a message
-//! ledger     set of (message, recipient) seen so far, one bit each
-//! latencies  a distribution of times, and its log per second
-//! buckets    times in a few fixed buckets, for Prometheus
-//! tally      counts of a worker between two ticks; the collector merges them
-//! rows       tallies as rows of a record
-//! throughput times at which messages reached a stage, and their rate
-//! seconds    events of a worker by the second in which they happened
-//! series     a row for each second of the run
-//! errors     errors by phase and code, with the first of each
-//! slowest    the slowest messages
-//! reply_text a server's reply in memory of fixed size
-//! missing    messages that did not arrive
-//! domains    fates by domain of the recipients
-//! delayed_acks  the signature of a delayed ACK in a phase's times
-//! validity   limits and disturbances of a run, with their remedies
-//! mades      the part of a record that only a run over MADES has
-//! overdue    messages that did not reach a stage in time, in its figures
-//! bounces    what notifications say about mail that servers gave up on
-//! load_stages  the stages of a load, each with its own figures and account
-//! account    the conservation check: the fates sum to the created units
-//! reason     a sentence of the verdict, and its cause
-//! judge      a record's verdict: reasons by their weight, and the outcome
-//! threshold  requirements of a user on a run, read and evaluated
-//! freshness  share of time in which the newest message is young, by windows
-//! recovery   when a server delivered at its full rate again
-//! stalls     times in which a server accepted nothing
-//! seeded     random numbers from a seed
-//! merge      the parties' records joined into the run's
-//! time_axis  times of one record on the clock of another
-//! union      the records of parts of a load, or of several sinks, added
-//! record     the run record, `run.json`
+//! stage         the stages on a message's way, and the phases of an SMTP dialogue
+//! trace         header by which the sink recognizes a message
+//! ledger        set of the (message, recipient) pairs seen so far, with one bit for each pair
+//! latencies     a distribution of times, and the log of such distributions by interval
+//! buckets       times in a few fixed buckets, for Prometheus
+//! tally         counts of a worker between two ticks, which the collector merges
+//! rows          converts tallies to rows of a record
+//! throughput    times at which messages reached a stage, and their rate
+//! seconds       events of a worker by the second in which they happened
+//! series        a row for each second of the run
+//! errors        errors by phase and code, with the first error of each kind
+//! slowest       the slowest messages
+//! reply_text    a server's reply in memory of fixed size
+//! missing       messages that did not arrive
+//! domains       what became of mail, by domain of the recipients
+//! rewrites      mail that arrived at addresses to which the source had not sent it
+//! handshakes    TLS handshakes by version and cipher
+//! delayed_acks  detects delayed ACKs by the durations of a phase
+//! validity      limits and disturbances of a run, and what to do about them
+//! foreign_load  decides whether other programs on the host explain a missed limit
+//! clocks        clock errors of times between two hosts
+//! mades         the part of a record that only a run over MADES has
+//! audit         the part of a record that only an audit has
+//! overdue       messages that did not reach a stage in time
+//! bounces       mail that servers gave up on, as reported by notifications
+//! load_stages   figures for each stage of a load
+//! account       accounts for every (message, recipient) pair: delivered, lost, rejected and so on
+//! reason        a sentence of the verdict, and its cause
+//! judge         the verdict on a record: reasons by their weight, and the outcome
+//! threshold     parses and evaluates a user's requirements on a run
+//! freshness     share of time in which the newest message is young, by windows
+//! recovery      when a server delivered at its full rate again
+//! stalls        times in which no message was accepted or delivered
+//! seeded        random numbers from a seed
+//! merge         joins the records of source and sink into the record of the run
+//! time_axis     converts the times of one record to the clock of another
+//! union         adds up the records of parts of a load, or of several sinks
+//! record        the run record, `run.json`
 //! ```
 
 #![allow(missing_docs)] // only crates that other programs embed document every public item

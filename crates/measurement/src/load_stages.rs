@@ -111,7 +111,7 @@ pub fn close_accounts(record: &mut Record, whole: &AccountInputs<'_>) {
             failed: count(of_source.failed),
             in_doubt: count(of_source.in_doubt),
             has_reply_for_each: whole.has_reply_for_each,
-            // A source's `in_flight` includes accepted messages. Subtract them to get the messages without a result.
+            // A source's `in_flight` includes accepted messages. Subtract these to get the messages without a result.
             open: count(of_source.in_flight).saturating_sub(count(of_source.accepted)),
             overflow: 0,
             arrivals,
@@ -133,8 +133,8 @@ pub fn count_duplicates(sink: &mut Record, arrived: &Ledger, source: &Record) {
     if !has_single_recipients(source) {
         return;
     }
-    // If `arrived` lacks messages, because its memory is limited or a part of the load is missing, their arrivals look
-    // like duplicates. Therefore, never report more duplicates than the sink itself counted.
+    // `arrived` may lack messages, because its memory is limited or because a part of the load is missing. The arrivals
+    // of such messages look like duplicates, so never report more duplicates than the sink itself counted.
     let most = sink.ledger.duplicates.map_or(u64::MAX, |count| count.saturating_add(sink.ledger.copied.unwrap_or(0)));
     let again =
         |stage: &StageRow, units: &Ledger| stage.count.saturating_sub(units.without_warm_up().count()).min(most);
@@ -177,8 +177,8 @@ fn has_single_recipients(record: &Record) -> bool {
     record.ledger.created == Some(created.saturating_add(of_warm_up))
 }
 
-/// Adds to each stage of the source's load the arrivals that the sink has counted for this stage, if it counts by
-/// stage.
+/// Adds the sink's arrivals to each stage of the source's load. If it is known that nothing arrived from a stage, adds
+/// a row with zero arrivals.
 pub(crate) fn join(
     rows: &mut [LoadStageRow],
     sink: &[LoadStageRow],
@@ -319,7 +319,7 @@ mod tests {
             ("stage calm: lost <= 0", (false, true)),
             ("stage calm: lost <= 50%", (true, false)),
             ("stage peak: lost <= 0", (true, false)),
-            // A lost message misses any limit, even one of an hour.
+            // A lost message misses any time limit, even an hour.
             ("stage calm: delivered.max < 1h", (false, true)),
             ("stage peak: delivered.within(60ms) >= 100%", (true, false)),
             ("stage night: accepted.p99 < 1s", (false, false)),

@@ -42,12 +42,12 @@ pub struct Mades {
     pub hops: Vec<MadesHop>,
     /// Faults during the run, counted by kind and code.
     pub troubles: Vec<MadesTrouble>,
-    /// Periods in which the bench had no connection to a broker.
+    /// Periods in which the bench had no connection to a broker; at most the first 100.
     pub outages: Vec<MadesOutage>,
     /// Messages that came twice because a connection was cut before the broker learned that the bench had received
     /// them.
     pub redelivered: u64,
-    /// Messages of other senders that came from the queues and were returned to them.
+    /// Number of times that the bench received another sender's message from a queue and returned it to the queue.
     pub released: u64,
     /// Number of messages that were removed from the queues before the run, because --purge asked for it.
     pub purged: u64,
@@ -219,11 +219,13 @@ pub struct MadesCount {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MadesTimes {
-    /// Name of the stage whose times the row compares.
+    /// Name of the stage whose times the row compares, or `inbox → acknowledged` for the times of acknowledgements.
     pub stage: String,
-    /// Times from when the simulator took a message out of the outbox, as the simulator measured them.
+    /// Times from when the simulator took a message out of the outbox until the message reached the stage, as the
+    /// simulator measured them.
     pub done_ms: Option<LatencyMs>,
-    /// Times from when a message was created or due until it reached the stage, as the bench measured them.
+    /// Times from when a message was created (closed loop) or due (open loop) until it reached the stage, as the bench
+    /// measured them.
     pub seen_ms: Option<LatencyMs>,
 }
 
@@ -233,9 +235,9 @@ pub struct MadesTimes {
 pub struct MadesQueue {
     /// Purpose of the queue: outbox, reply, event or inbox.
     pub role: String,
-    /// Name of the queue at the broker.
+    /// Name of the queue at the broker, for example `ecp.endpoint.outbox.reply`.
     pub name: String,
-    /// Messages of other senders that came from the queue and were returned to it.
+    /// Number of times that the bench received another sender's message from this queue and returned it.
     pub foreign: u64,
 }
 
@@ -259,9 +261,9 @@ pub struct MadesHop {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MadesTrouble {
-    /// Kind of the fault in a word or two: error reply, FAILED, time-out, …
+    /// Kind of the fault in a word or two, for example `error reply`, `FAILED` or `time-out`.
     pub kind: String,
-    /// Code that the peer gave; empty if it gave none.
+    /// Code that the peer or the bench gave for the fault; empty if there is none.
     pub code: String,
     /// Text of the first fault of this kind and code.
     pub text: String,
@@ -287,7 +289,7 @@ pub struct MadesOutage {
     pub side: String,
     /// Start of the outage in seconds since the run began.
     pub began_s: f64,
-    /// Length of the outage in seconds.
+    /// Seconds until the connection was open again or, if `to_the_end` is true, until the bench stopped trying.
     pub lasted_s: f64,
     /// True if the outage lasted until the run ended or the bench gave up on the connection.
     pub to_the_end: bool,

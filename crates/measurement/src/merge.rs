@@ -50,8 +50,8 @@ pub fn merge_records(source: Record, sink: Option<Record>, ledger: LedgerRow) ->
         run.observed_until_s = run.observed_until_s.into_iter().chain(until_s).reduce(f64::max);
     }
     if run.ledger.delivered.is_some() && run.stage(Stage::Delivered).is_none() {
-        // If a sink received nothing, it has no row for the stage delivered. Add a row with zero arrivals, because no
-        // row would mean that nobody watched for arrivals.
+        // If a sink received nothing, it has no row for the stage `delivered`. Add a row with zero arrivals, because a
+        // missing row would mean that nobody watched for arrivals.
         let nothing = as_seen_from_source(StageRow::new(Stage::Delivered, "sink"), None, &run.ledger);
         run.stages.push(nothing);
     }

@@ -88,7 +88,8 @@ pub fn not_seen(
     units.into_iter().map(row).collect()
 }
 
-/// Removes messages that reached all of their recipients. They were listed because the source received no 250.
+/// Removes messages that reached all of their recipients. They were listed only because the source received no 250 for
+/// them.
 pub fn remove_arrived(messages: &mut Vec<MissingMessage>, arrived: &Ledger) {
     messages.retain(|message| arrived.units_of(message.message) < message.recipient_count.max(1));
 }

@@ -53,8 +53,9 @@ pub fn undecided(record: &Record, row: &StageRow, limit: Duration) -> u64 {
     };
     let units = |message: &MissingMessage| u64::from(message.recipient_count.max(1));
     let old = record.missing.iter().filter(|_| is_of_far_end(row.name)).filter(is_old).map(units).sum();
-    // Messages in `old` can no longer arrive in time. Subtract them from `open`, which includes the warm-up as `old`
-    // does. Subtracted from `absent`, an old message of the warm-up would hide a missing message of the load.
+    // Messages in `old` can no longer arrive in time. Subtract them from `open`, because both counts include the
+    // warm-up. If they were subtracted from `absent`, an old message of the warm-up would hide a missing message of the
+    // load.
     let young = young.fold(0, |sum: u64, row| sum.saturating_add(row.created));
     absent.min(open.saturating_sub(old)).min(young)
 }
@@ -89,7 +90,7 @@ pub fn bound_ms(record: &Record, row: &StageRow, times: Option<&Latencies>) -> f
     }
     let waited_s = record.observed_until_s.map_or(0.0, |until_s| (until_s - load_end_s(record)).max(0.0));
     let is_open = absent(record, row).min(open(record, row.name)) > 0;
-    // The slowest arrival is no bound while absent messages can still arrive, because these might be faster.
+    // Do not use the slowest arrival as a bound while absent messages can still arrive, because these may be faster.
     let longest_ms = times.filter(|_| !is_open).and_then(Latencies::summary).map_or(0.0, |times| times.max);
     longest_ms.max(waited_s * 1e3)
 }
@@ -134,8 +135,8 @@ pub fn complete_stages(record: &mut Record) {
         let times = row.histogram.as_deref().and_then(Latencies::decode);
         let absent = absent(record, row);
         let is_left = row.name == Stage::Created && is_closed;
-        // If messages arrived but none of these has a usable time, add no latencies. Otherwise, the infinite latencies
-        // of absent messages would stand for the whole stage.
+        // If messages arrived but none of them has a usable time, compute no latencies. Otherwise, they would consist
+        // only of the infinite latencies of absent messages.
         let is_untimed = times.is_none() && (row.count > 0 || !is_timed);
         let latency_ms = if is_left || is_untimed { row.latency_ms } else { summary(times.as_ref(), absent) };
         let is_beyond = latency_ms.is_some_and(|times| times.max.is_infinite());

@@ -29,7 +29,7 @@ pub struct Record {
     pub format: String,
     /// Identity of the run, 32 hexadecimal digits. Mail carries it in the header `X-Mailrun`.
     pub run_id: String,
-    /// Name of the run, given by the user.
+    /// Name of the run: a label that the user gave, or a name that mailrun chose, for example `audit-postfix`.
     pub name: String,
     /// Time at which the run started, in UTC (RFC 3339).
     pub started_at: String,
@@ -39,14 +39,14 @@ pub struct Record {
     pub origin_ns: u64,
     /// The moment of `origin_ns` in UTC (RFC 3339), by the host's clock.
     pub zero_at: String,
-    /// Time from the first created message to the last event, in seconds.
+    /// Time from the first created message after the warm-up to the last event, in seconds.
     pub duration_s: f64,
     /// End of the observation in seconds since `origin_ns`. Until then, the run waited for messages that had not
     /// arrived.
     pub observed_until_s: Option<f64>,
-    /// Time in which load was offered, in seconds. In an open loop, it lasts from the time at which the first message
-    /// was due to the end of the offer. In a closed loop, it begins when a session starts to send the first message,
-    /// and ends when the last message was accepted or failed. `null` if no load was offered.
+    /// Time in which load was offered, in seconds, without the warm-up. In an open loop, it lasts from the time at
+    /// which the first message was due to the end of the offer. In a closed loop, it begins when a session starts to
+    /// send the first message, and ends when the last message was accepted or failed. `null` if no load was offered.
     pub offered_s: Option<f64>,
     /// Messages that were due after the warm-up and before the planned end of the load, sent or not; `null` in a closed
     /// loop. Messages that were never sent count as infinitely late in latencies.
@@ -157,7 +157,7 @@ impl Record {
         count.saturating_add(self.warm_up.map_or(0, |warm_up| warm_up.accepted))
     }
 
-    /// Returns a record without messages, processes and settings, of which the caller can set single fields.
+    /// Returns a record in which only the format is set. The caller sets the fields that it needs.
     pub fn empty() -> Self {
         Self { format: FORMAT.to_owned(), ..Self::default() }
     }
@@ -169,8 +169,8 @@ pub struct ClockRow {
     /// Identity of the host's boot, 8 hexadecimal digits. Times of the same boot come from one monotonic clock, so they
     /// can be compared exactly.
     pub boot: String,
-    /// Unix time minus CLOCK_MONOTONIC in nanoseconds, by the host's own clock. With it, times of several hosts can be
-    /// compared, as exactly as the clocks of the hosts agree.
+    /// Unix time minus CLOCK_MONOTONIC in nanoseconds, by the host's own clock. Added to a time of this host, it gives
+    /// Unix time, so that times of several hosts can be compared, as exactly as the clocks of the hosts agree.
     pub unix_offset_ns: u64,
     /// Clocks of sinks on other hosts, as measured from this host.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -741,7 +741,7 @@ pub struct Death {
 pub struct Reception {
     /// Number of connections of clients, whether they belonged to the run or not.
     pub connections: u64,
-    /// Connections that have ended, counted by the last command of the client.
+    /// Number of connections that have ended, by the phase of the client's last command.
     pub ended: Vec<EndedRow>,
     /// Messages without a readable trace header. They may be mail of the run whose header a server removed.
     pub untraced: u64,
@@ -765,7 +765,7 @@ pub struct Watched {
     /// Longest interval at which the sink asked mailboxes without IDLE for new messages, in milliseconds; `null` if all
     /// mailboxes have IDLE. Times of the stages announced and delivered may be late by up to this interval.
     pub poll_ms: Option<f64>,
-    /// True if messages were fetched whole and their bodies checked.
+    /// True if messages were fetched whole, so that their bodies were checked as well.
     pub whole: bool,
     /// Number of sessions that broke and were opened again.
     pub broken: u64,
@@ -958,9 +958,9 @@ impl StageRow {
     }
 }
 
-/// Returns the row of the stage `name`. A run over MADES has other stages, so the corresponding stage is returned. A
-/// message is accepted when the broker has settled it. A message is delivered when it is in the inbox or, if it is a
-/// tracing message, when its event has come. A message is notified when it has reached the last stage.
+/// Returns the row of the stage `name`. A run over MADES has other stages, so the corresponding stage is returned: for
+/// `accepted`, the stage `settled`, and for `delivered`, the stage `inbox` or, for tracing messages, `TRACING`. For
+/// `notified`, it is the last stage of the run, unless this is the stage for `delivered` already.
 pub fn stage_named(rows: &[StageRow], name: Stage) -> Option<&StageRow> {
     let find = |name: Stage| rows.iter().find(|row| row.name == name);
     find(name).or_else(|| match name {
@@ -1051,7 +1051,8 @@ pub struct SeriesRow {
     pub queued: u64,
     /// Number of errors that happened in this second.
     pub errors: u64,
-    /// Median latency of this second to the last stage that the process observes, in ms; 0 if nothing arrived.
+    /// Median latency, in milliseconds, of the messages that in this second reached the last stage that the process
+    /// observes; 0 if no message did.
     pub p50_ms: f64,
     /// 95th percentile of the latency in this second, in milliseconds; 0 if nothing arrived.
     pub p95_ms: f64,
@@ -1215,7 +1216,7 @@ impl MissingFate {
 pub struct SlowPhase {
     /// Name of the phase, for example `reply`.
     pub name: Phase,
-    /// Duration of the phase in milliseconds.
+    /// Time that the message spent in the phase, in milliseconds. If a phase repeats (RCPT), its times are added up.
     pub ms: f64,
 }
 

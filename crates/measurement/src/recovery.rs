@@ -3,8 +3,8 @@ use crate::record::{Recovery, SeriesRow};
 /// Share of the full rate that a server must deliver in a second to count as recovered.
 const FULL_SHARE: f64 = 0.9;
 
-/// Finds the first second in which the server delivers at its full rate after `back_s`, the time at which the next hop
-/// stopped holding mail back. Returns `None` if nothing was delivered after that time.
+/// Finds the first second after `back_s` in which the server delivers at least 90 % of its full rate. `back_s` is the
+/// time at which the next hop stopped holding mail back. Returns `None` if nothing was delivered after that time.
 ///
 /// To find the full rate, the function adds up the messages of the fastest seconds until it has half of all mail. The
 /// full rate is the rate of the slowest second that it needed. The rate of the fastest second would be a matter of
@@ -43,8 +43,8 @@ mod tests {
 
     #[test]
     fn the_full_rate_is_that_of_half_of_the_mail() {
-        // Until 3.5 s, the receiver holds most mail back. The server then waits for its next retry, so nothing arrives
-        // until second 9, and this wait is part of the recovery.
+        // Until 3.5 s, the receiver holds back most mail. The server then waits for its next retry, so nothing arrives
+        // until second 9. This wait is part of the recovery.
         let waits = [10, 10, 10, 10, 0, 0, 0, 0, 0, 400, 410, 390, 20];
         assert_eq!(found(&waits, 3.5), Some((5.5, 400.0)));
         // The first server recovers in the first whole second after the outage. Its full rate is 500, and not the 900

@@ -1,8 +1,7 @@
-//! A server's reply in a fixed amount of memory, so that a reply can be kept for each message
-//! without an allocation.
+//! A server's reply in a fixed amount of memory, so that a reply can be kept for each message without an allocation.
 
-/// Number of bytes of a reply that are kept. They are enough to find a message in the server's log,
-/// because servers write the queue id at the beginning of a reply.
+/// Number of bytes of a reply that are kept. They are enough to find a message in the server's log, because servers
+/// write the queue id at the beginning of a reply.
 pub const MAX_REPLY_BYTES: usize = 119;
 
 /// The first bytes of a reply, as the server sent them.
@@ -21,8 +20,7 @@ impl ReplyText {
         Self { length: length as u8, octets }
     }
 
-    /// Returns the reply in printable form with its lines joined, for example `250 2.0.0 Ok: queued
-    /// as 4jZXTq1Xyz`.
+    /// Returns the reply in printable form with its lines joined, for example `250 2.0.0 Ok: queued as 4jZXTq1Xyz`.
     pub fn text(&self) -> String {
         let text = String::from_utf8_lossy(&self.octets[..usize::from(self.length)]);
         let mut joined = String::new();

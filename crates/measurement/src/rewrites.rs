@@ -13,14 +13,15 @@ use crate::record::RewriteRow;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-/// Maximum number of rewrites (pairs of original and new address) with a count of their own. Others share a count.
+/// Maximum number of rewrites (pairs of original and new address) with a count of their own. Further rewrites share a
+/// count.
 pub const MAX_REWRITES: usize = 1000;
 /// [`Rewrites`] remembers at most this many arrivals (32 MB) to recognise a further arrival at the same address as a
 /// duplicate. Beyond the limit, duplicates count as copies, as if the server had used another address.
 const MAX_SEEN: usize = 1 << 20;
 
 /// An address at which mail arrived although the source had not named it, and the original recipient from ORCPT. All
-/// pairs beyond [`MAX_REWRITES`] are counted together as a pair with an empty address.
+/// such pairs beyond [`MAX_REWRITES`] are counted together as a pair with an empty address.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Rewrite {
     /// The address that the source named in RCPT. `None` if the server added a recipient of its own, as with Postfix's
@@ -68,8 +69,8 @@ pub struct Rewrites {
 }
 
 impl Rewrites {
-    /// Counts an arrival, and returns whether it is a rewrite, a copy or a duplicate. Adds the message-recipient pair
-    /// to `arrived`, which contains the pairs that arrived at any address, unless the server added the recipient.
+    /// Counts an arrival, and returns whether it is a rewrite, a copy or a duplicate. Unless the server added the
+    /// recipient, adds the message-recipient pair to `arrived`, which contains the pairs that arrived at any address.
     pub(crate) fn add(&mut self, unit: &RewrittenUnit, pair: &Arc<Rewrite>, arrived: &mut Ledger) -> RewriteResult {
         let RewrittenUnit { sequence, recipient, address, is_added, .. } = *unit;
         let is_new = self.seen.len() >= MAX_SEEN || self.seen.insert((sequence, recipient, address));

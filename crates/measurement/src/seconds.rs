@@ -1,14 +1,14 @@
 //! Counts events by the second of the run in which they happened, according to their own timestamps.
 //!
-//! A worker counts each event in the second that contains its time, and hands the seconds over with
-//! its tally. [`crate::Series`] adds up the seconds of all workers.
+//! A worker counts each event in the second that contains its time, and hands the seconds over with its tally.
+//! [`crate::Series`] adds up the seconds of all workers.
 use crate::latencies::Latencies;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
-/// Number of equal parts of a second, each of which records its first and newest arrival. Freshness is computed from
-/// these, so more parts would make freshness more exact.
+/// Number of equal parts of a second. For each part, a worker keeps when its first message arrived, and when the newest
+/// of the arrived messages was created. Freshness is computed from these times, so more parts would make it more exact.
 pub(crate) const PARTS: usize = 10;
 /// Maximum number of time steps that [`EventTimes`] keeps. When there are more, the length of a step doubles.
 const MAX_TIMES: usize = 36_000;
@@ -72,10 +72,11 @@ impl SecondTally {
     }
 }
 
-/// Counts of a worker thread by second, since it last handed over its counts. Usually these are one or two seconds.
+/// Counts of a worker thread by second, since it last handed over its counts. Usually, this is one second or two.
 #[derive(Clone, Debug, Default)]
 pub struct Seconds {
-    /// The first `used` tallies each count a second. The others are empty, and stay so that their memory can be reused.
+    /// Each of the first `used` tallies counts the events of one second. The others are empty, and stay so that their
+    /// memory can be reused.
     tallies: Vec<SecondTally>,
     used: usize,
 }
@@ -125,7 +126,7 @@ impl Seconds {
 }
 
 /// Number of messages that were due in each second of the run. Messages become due in order, so nearly all of them
-/// count in the last second of the list.
+/// count in the last entry of the list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DueSeconds(Vec<(Duration, u64)>);
 
@@ -143,8 +144,8 @@ impl DueSeconds {
         self.0.drain(..)
     }
 
-    /// Returns the beginning of each second and the number of messages that were due in it. If
-    /// messages were not counted in order, a second may occur more than once.
+    /// Returns the beginning of each second and the number of messages that were due in it. If messages were not
+    /// counted in order, a second may occur more than once.
     pub fn iter(&self) -> impl Iterator<Item = (Duration, u64)> + '_ {
         self.0.iter().copied()
     }
@@ -154,8 +155,8 @@ impl DueSeconds {
     }
 }
 
-/// Times of events that belong to no particular run, such as a sink's errors. The resolution is 1/128 s at first. It is
-/// halved whenever there would be more than `MAX_TIMES` time steps.
+/// Times of events that belong to no particular run, such as a sink's errors. Events are counted by time steps, which
+/// are 1/128 s long at first. Whenever there would be more than `MAX_TIMES` steps, they become twice as long.
 #[derive(Clone, Debug, Default)]
 pub struct EventTimes {
     halvings: u32,

@@ -10,8 +10,8 @@ pub struct SeededRng(u64);
 const GOLDEN_GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl SeededRng {
-    /// Creates the generator for the item with this number, for example a message. Generators for other purposes give
-    /// independent values.
+    /// Creates the generator for one item, such as a message. `number` is the item's number. Generators for other
+    /// purposes, such as the size or the recipients of the same message, give independent values.
     #[inline]
     pub fn new(seed: u64, purpose: impl Into<u64>, number: u64) -> Self {
         Self(mix(mix(seed.wrapping_add(purpose.into().wrapping_mul(GOLDEN_GAMMA))) ^ number))
@@ -41,8 +41,8 @@ impl SeededRng {
     }
 }
 
-/// Returns the number that SplitMix64 draws in this state (Steele, Lea, Flood: Fast splittable
-/// pseudorandom number generators, 2014).
+/// Returns the number that SplitMix64 draws in this state (Steele, Lea, Flood: Fast splittable pseudorandom number
+/// generators, 2014).
 #[inline]
 pub fn splitmix64(state: u64) -> u64 {
     mix(state.wrapping_add(GOLDEN_GAMMA))
@@ -73,8 +73,8 @@ mod tests {
 
     #[test]
     fn sequences_stay_what_they_are() {
-        // The first number is what SplitMix64 gives for the seed 0. If one of the other numbers changed, a recorded
-        // seed would no longer give the same load.
+        // The first number is the output of SplitMix64 for the seed 0. If one of the other numbers changed, a recorded
+        // seed would no longer reproduce its load.
         assert_eq!(SeededRng(0).next_u64(), 0xe220_a839_7b1d_cdaf);
         let draws = |seed, purpose: u64, number| {
             let mut rng = SeededRng::new(seed, purpose, number);
@@ -99,8 +99,8 @@ mod tests {
     fn draws_of_consecutive_numbers_are_even() {
         let mut counts = [0_u32; 10];
         (0..100_000).for_each(|number| counts[SeededRng::new(1, 1_u64, number).below(10) as usize] += 1);
-        // Each of ten classes gets 10,000 of 100,000 draws on average, with a standard deviation of √(100,000 × 0.1 ×
-        // 0.9) = 95. The limits are five deviations away, so even draws hardly ever exceed them.
+        // On average, each of the ten classes gets 10,000 of the 100,000 draws, with a standard deviation of
+        // √(100,000 × 0.1 × 0.9) = 95. The limits are five deviations away, so fair draws hardly ever exceed them.
         assert!(counts.iter().all(|count| (9_500..10_500).contains(count)), "{counts:?}");
     }
 

@@ -9,8 +9,8 @@ use crate::seconds::{Arrivals, PARTS, SECOND, SecondTally};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Maximum number of rows of a run: 10 hours at one row per second, in 5 MB of memory. In a longer
-/// run, each row covers more seconds.
+/// Maximum number of rows of a run: 10 hours at one row per second, in 5 MB of memory. In a longer run, each row covers
+/// more seconds.
 const MAX_ROWS: usize = 36_000;
 /// Number of latest seconds whose percentiles are not computed yet, because a worker may still hand over some of their
 /// latencies.
@@ -25,7 +25,8 @@ const MAX_OPEN: usize = 4;
 #[derive(Clone, Debug)]
 pub struct Series {
     zero: Duration,
-    /// Rows that end before this time belong to the warm-up and are left out of the series.
+    /// Rows that end before this time belong to the warm-up. They are left out of the series, unless they count
+    /// messages.
     from: Duration,
     width_s: u64,
     rows: BTreeMap<u64, SeriesRow>,
@@ -47,8 +48,8 @@ impl Series {
         Self { zero, from: zero, width_s: 1, rows: BTreeMap::new(), open: BTreeMap::new(), newest: None, first_open: 0 }
     }
 
-    /// Leaves out the rows of the warm-up, which ends at `then`, except rows that count messages nevertheless. The
-    /// seconds of the other rows still count from the beginning of the run.
+    /// Leaves out the rows of the warm-up, which ends at `then`. A row that counts messages stays, so that the sum of
+    /// all rows is complete. The seconds of the remaining rows still count from the beginning of the run.
     #[must_use]
     pub fn omit_before(self, then: Duration) -> Self {
         Self { from: then.max(self.zero), ..self }
@@ -58,8 +59,8 @@ impl Series {
         self.zero
     }
 
-    /// Adds the events that one worker counted in a second. The counts of several workers for the
-    /// same second are summed.
+    /// Adds the events that one worker counted in a second. The counts of several workers for the same second are
+    /// summed.
     ///
     /// `queued` stays 0 here, because [`crate::merge`] computes it later from the counts of the source and of the sink.
     pub fn add(&mut self, tally: &SecondTally) {
@@ -97,15 +98,16 @@ impl Series {
         self.row(second).errors += errors;
     }
 
-    /// Adds a row for the last complete second before `now`, so that idle seconds have rows, too.
+    /// Adds a row for the last complete second before `now`, so that idle seconds at the end have rows, too.
     pub fn reach(&mut self, now: Duration) {
         if let Some(second) = now.saturating_sub(self.zero).as_secs().checked_sub(1) {
             self.row(second);
         }
     }
 
-    /// Returns all rows up to the last second in which something happened. `now` is the end of the observation. If the
-    /// last second has not ended by then, the age of the newest message is taken at `now`.
+    /// Returns all rows up to the last second in which something happened or that [`Self::reach`] has added. `now` is
+    /// the end of the observation. If the last second has not ended by then, the age of the newest message is taken at
+    /// `now`.
     pub fn rows(&self, now: Duration) -> Vec<SeriesRow> {
         let mut all = self.clone();
         while !all.open.is_empty() {
@@ -134,8 +136,9 @@ impl Series {
         self.rows.entry(second).or_insert_with(|| SeriesRow { second, ..SeriesRow::default() })
     }
 
-    /// Computes the percentiles of the first second that does not have them yet, and completes its row. The age of the
-    /// newest message grows until `now`, the end of the observation. `now` is `None` while the run goes on.
+    /// Computes the percentiles of the first second that does not have them yet, and completes its row. `now` is the
+    /// end of the observation, or `None` while the run goes on. If the second has not ended by then, the age of the
+    /// newest message is taken at `now`.
     fn close_first(&mut self, now: Option<Duration>) {
         let Some((second, open)) = self.open.pop_first() else { return };
         let zero = self.zero;
@@ -151,8 +154,8 @@ impl Series {
         let end_of_this = now.map_or(end(second), |now| now.min(end(second)));
         let oldest_ms = newest.map(|newest| oldest_ms.max(age_ms(end_of_this, newest)));
         if let Some(newest) = self.newest {
-            // `first_open` is the first second without an age. No message arrived from then until `second`, so the
-            // newest message grew older. Enter in the row of each such second the age at its end.
+            // No message arrived between `first_open`, the first second without an age, and `second`, so the newest
+            // message grew older. For each of these seconds, store the age at the end of the second.
             for silent in self.first_open..second {
                 let oldest_ms = Some(age_ms(end(silent), newest));
                 join(self.row(silent), &SeriesRow { oldest_ms, ..SeriesRow::default() });

@@ -86,7 +86,8 @@ impl<T: Clone> Slowest<T> {
         }
     }
 
-    /// Removes all messages. The floor stays, so that [`Self::admits`] still rejects messages that are faster.
+    /// Removes all messages. The floor stays, so that [`Self::admits`] still rejects messages that cannot be among the
+    /// slowest of the run.
     pub fn clear(&mut self) {
         self.heap.clear();
     }
@@ -100,8 +101,8 @@ impl<T: Clone> Slowest<T> {
 
 /// Durations in microseconds of the phases of a message's dialogue. The type allocates no memory.
 ///
-/// The phases do not overlap. The time between two replies belongs to the phase of the later reply,
-/// even if the commands were sent in a group.
+/// The phases do not overlap. The time between two replies belongs to the phase of the later reply, even if the
+/// commands were sent in a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MessagePhases([u32; Phase::ALL.len()]);
 
@@ -133,7 +134,7 @@ pub struct SlowTransaction {
     pub reply: Option<ReplyText>,
 }
 
-/// What the sink knows about a slow message, whose time counts from `created` to the arrival.
+/// Facts that the sink knows about a slow message. Its latency counts from `created` to the arrival.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SlowDelivery {
     pub message: u64,

@@ -1,5 +1,5 @@
-//! Detects stalls, which are times in which messages waited but none reached a stage. For example,
-//! a server accepted none, or an endpoint delivered none.
+//! Detects stalls, which are times in which messages waited but none reached a stage. For example, a server accepted no
+//! message, or an endpoint delivered none.
 //!
 //! The collector adds a [`Tick`] at regular intervals. A tick contains the times at which the first and the last
 //! message since the previous tick reached the stage. A stall begins and ends at such times, so the interval between
@@ -7,15 +7,16 @@
 //! nothing to send is not stalled.
 //!
 //! A server that rejects mail is still reachable, but a server to which connections fail may be gone. If connections
-//! fail after the last rejection in a stall, the detector therefore splits the stall in two at that rejection.
+//! fail after the last rejection in a stall, and the stall then lasts for another second or longer, the detector
+//! therefore splits the stall in two at that rejection.
 use crate::record::StallRow;
 use crate::stage::Stage;
 use std::time::Duration;
 
 /// A pause must last at least this long to be reported as a stall. Shorter pauses are normal for a working server.
 const MIN_STALL: Duration = Duration::from_secs(1);
-/// Maximum number of stalls that are kept. If a server stalls more often, the first stalls describe
-/// the problem well enough.
+/// Maximum number of stalls that are kept. If a server stalls more often, the first stalls describe the problem well
+/// enough.
 const MAX_STALLS: usize = 100;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,12 +41,12 @@ pub struct StallDetector {
     /// Time at which a stall would begin. This is when a message last reached the stage or, if no message was waiting
     /// then, when the next message began to wait for it.
     since: Duration,
-    /// Number of messages that had been rejected by the time `since`. In the same way, `failed` is the number of
-    /// messages that had failed by that time.
+    /// Number of messages that had been rejected by the time `since`. The field `failed` is the number of messages that
+    /// had failed by that time.
     rejected: u64,
     failed: u64,
-    /// Time of the latest tick that reported rejected messages, and how many messages had failed by then. Failures
-    /// beyond this number show that the server is gone. `None` if no message was rejected after `since`.
+    /// Time of the latest tick that reported rejected messages, and how many messages had failed by then. Further
+    /// failures show that the server may be gone. `None` if no message was rejected after `since`.
     last_rejection: Option<(Duration, u64)>,
     /// True if no message was waiting at the latest tick.
     is_idle: bool,
@@ -68,8 +69,8 @@ impl StallDetector {
         }
         if let (Some(first), Some(last)) = (tick.first, tick.last) {
             self.end(first);
-            // Workers report at different times, so `last` may be earlier than `since`, a time from another worker.
-            // Keep the later time, because messages still reached the stage then.
+            // Workers report at different times, so `last` may be earlier than `since`, which another worker reported.
+            // Keep the later time, because messages still reached the stage at that time.
             self.begin(last.max(self.since), &tick);
         } else if !is_waiting && !self.is_failing() {
             self.begin(tick.now, &tick);
@@ -80,15 +81,15 @@ impl StallDetector {
         self.latest = tick;
     }
 
-    /// Returns the time since a message last reached the stage, as a stall of any length. If connections have failed
-    /// for long since the last rejection, the stall begins at that rejection, because the server was still reachable
-    /// then.
+    /// Returns the time since a message last reached the stage, as a stall of any length. If the last rejection was at
+    /// least a second ago and connections have failed since, the stall begins at that rejection, because the server was
+    /// still reachable then.
     pub fn current(&self) -> StallRow {
         let (whole, gone) = self.split(self.latest.now, true);
         gone.unwrap_or(whole)
     }
 
-    /// Returns all stalls, including one that still goes on if it is long enough.
+    /// Returns all stalls of at least a second, including a stall that still goes on.
     pub fn rows(&self) -> Vec<StallRow> {
         let (whole, gone) = self.split(self.latest.now, true);
         let present = [Some(whole), gone].into_iter().flatten().filter(is_long);
@@ -116,8 +117,8 @@ impl StallDetector {
 
     fn end(&mut self, at: Duration) {
         let (whole, gone) = self.split(at, false);
-        // If a worker reports late, its message may have reached the stage in the middle of a recorded stall. End this
-        // stall at `at`, when the message arrived, because the server worked again.
+        // If a worker reports late, its message may have reached the stage during a stall that is already recorded. End
+        // this stall at `at`, when the message reached the stage, because the server then worked again.
         let at_s = self.second(at);
         if let Some(last) = self.rows.last_mut().filter(|last| at_s > last.from_s && at_s < last.to_s) {
             last.to_s = at_s;
@@ -127,8 +128,9 @@ impl StallDetector {
         self.rows.truncate(MAX_STALLS);
     }
 
-    /// Returns the stall from `since` until `to`. If connections have failed for long since the last rejection, splits
-    /// it in two: the first stall ends with that rejection, and the second one begins with it.
+    /// Returns the stall from `since` until `to`. If the last rejection was at least a second before `to` and
+    /// connections have failed since, splits the stall in two: the first stall ends with that rejection, and the second
+    /// one begins with it.
     fn split(&self, to: Duration, to_the_end: bool) -> (StallRow, Option<StallRow>) {
         let whole = self.row(to, to_the_end);
         let gone = self.last_rejection.map(|(at, failed)| StallRow {
@@ -260,7 +262,7 @@ mod tests {
         let failing = StallRow { from_s: 3.0, failed: 18, ..gone };
         let stalls = of(30, at(12));
         assert_eq!((stalls.rows(), stalls.current()), (vec![rejecting, failing], failing));
-        // In the last tick, the server accepts a message at 7.51 s, which ends the second stall, in which connections
+        // In the last tick, the server accepts a message at 7.51 s. This ends the second stall, in which connections
         // failed. The first stall, in which the server rejected mail, must still end with the last rejection at 3.0 s.
         let stalls = of(31, |number| if number == 31 { busy(31) } else { at(12)(number) });
         let failing = StallRow { to_s: 7.51, to_the_end: false, ..failing };

@@ -37,8 +37,8 @@ impl Default for PhaseTimes {
     }
 }
 
-/// Kinds of times that a source measures. Most of them count from when the message was due: its scheduled time in an
-/// open loop, its creation in a closed loop.
+/// Kinds of times that a source measures. Most of them count from when the message was due, which is its scheduled time
+/// in an open loop and its creation in a closed loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LatencyKind {
     Phase(Phase),
@@ -50,7 +50,7 @@ pub enum LatencyKind {
     AcceptedService,
     /// Time from when the message was due until it was rejected or failed.
     Ended,
-    /// Open loop only: time from when the message was scheduled until a session began it.
+    /// Open loop only: time from when the message was due until a session began it.
     Slip,
     /// Open loop only: delay that the source itself caused, that is, how late a session began a message although the
     /// session was free when the message became due.
@@ -61,8 +61,9 @@ pub enum LatencyKind {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PendingTime {
     what: LatencyKind,
-    /// Index in `SourceTally::seconds` of the second in which a message was accepted, because its latency also counts
-    /// there. `u32::MAX` for all kinds of durations except `Accepted`.
+    /// Index in `SourceTally::seconds` of the second in which the message was accepted. The latency of an accepted
+    /// message counts in this second as well as in its histogram. `u32::MAX` for all kinds of durations except
+    /// `Accepted`.
     second: u32,
     took_ns: u64,
 }
@@ -192,9 +193,10 @@ pub struct SourceTally {
     /// Number of accepted message-recipient pairs that did not fit into the ledger. The verdict reports them, because
     /// their arrival cannot be checked.
     pub overflow: u64,
-    /// Time at which the first message after the warm-up was created.
+    /// Time at which the first message after the warm-up was created (closed loop) or due (open loop).
     pub first_created: Option<Duration>,
-    /// Times at which messages were created, without the warm-up, as in `sent_times` and `accepted_times`.
+    /// Times at which messages were created. Messages of the warm-up are left out, as in `sent_times` and
+    /// `accepted_times`.
     pub created_times: Throughput,
     pub sent_times: Throughput,
     pub accepted_times: Throughput,
@@ -220,8 +222,9 @@ impl SourceTally {
         self.time(LatencyKind::Phase(phase), ended.saturating_sub(began));
     }
 
-    /// Stores the latency of an accepted message, and counts the message in the second that contains `at`. `zero` is
-    /// the start of the run, or of any of its seconds. The caller must increase `accepted` itself.
+    /// Stores the latency of an accepted message for [`Self::flush_times`], and counts the message in the second that
+    /// contains `at`. `zero` is the start of the run, or of any of its seconds. The caller must increase `accepted`
+    /// itself.
     pub fn accept(&mut self, took: Duration, at: Duration, zero: Duration) {
         let second = self.seconds.index(at, zero);
         self.push_time(PendingTime { what: LatencyKind::Accepted, second: second as u32, took_ns: ns(took) });
@@ -433,8 +436,8 @@ impl SinkTally {
         Self { runs: RunTallies { own_run, ..RunTallies::default() }, ..Self::default() }
     }
 
-    /// Returns the counts of a run that only this worker has received. Merges them into an empty tally, because
-    /// rewritten addresses and recipients outside the worker's first domain are counted only by `merge`.
+    /// Returns this worker's counts of a run, without the counts of other workers. Merges them into an empty tally,
+    /// because rewritten addresses and recipients outside the worker's first domain are counted only by `merge`.
     pub fn of_run(&self, run: RunId) -> Option<RunTally> {
         let mut alone = RunTally::default();
         alone.merge(self.runs.find(run)?, self.names());
@@ -527,8 +530,8 @@ pub struct RunTallies {
 }
 
 impl RunTallies {
-    /// Returns the counts of a run, and begins to count a new run. If the table is full, a new run replaces the run
-    /// that has been inactive for the longest time.
+    /// Returns the counts of a run, and begins to count the run if it is new. If the table is full, a new run replaces
+    /// the run that has been inactive for the longest time.
     pub fn open(&mut self, run: RunId) -> &mut RunTally {
         let row = match self.rows.iter().position(|(known, _)| *known == run) {
             Some(row) => row,
@@ -557,8 +560,8 @@ impl RunTallies {
         self.rows.iter().map(|(run, tally)| (*run, tally))
     }
 
-    /// Adds another worker's counts of all runs. `messages_before` is the number of messages of all runs that were
-    /// merged before. It is added to [`RunTally::messages_before`] of each run that is new.
+    /// Adds another worker's counts of all runs. `messages_before` is the number of all messages that were merged
+    /// before. For each run that is new, this number is added to [`RunTally::messages_before`].
     fn merge(&mut self, other: &SinkTally, messages_before: u64) {
         let worker = other.names();
         let other = &other.runs;
@@ -617,8 +620,8 @@ pub struct RunTally {
     /// Time at which `mailrun bench` announced the run. Workers leave it empty, because they do not learn of
     /// announcements.
     pub announced: Option<Duration>,
-    /// Number of all messages, including other mail, that the sink had received before it learned of the run. A worker
-    /// counts only messages since its last tick.
+    /// Number of all messages, including other mail, that the sink had received before it learned of the run. A
+    /// worker's own tally counts only the messages that the worker received since its last tick.
     pub messages_before: u64,
     /// Errors of all mail since the sink learned of the run, by its announcement or by the first tick with a message of
     /// the run. Workers leave this field empty, because they count errors only in [`SinkTally::errors`].
@@ -687,18 +690,18 @@ impl RunTally {
         self.load_stages.get_mut(number - 1)
     }
 
-    /// True if mail of the run or a notification arrived. LMTP counts a message with its first recipient, so
-    /// `recipients` may grow while `messages` is 0.
+    /// True if mail of the run or a notification about it arrived since the last tick. Over LMTP, a message counts with
+    /// its first recipient, and its other recipients may count after a tick, when `messages` is 0 again.
     fn is_active(&self) -> bool {
         self.messages > 0 || self.recipients > 0 || self.bounces.notices > 0
     }
 
-    /// Adds the counts of a worker. A message-recipient pair in both ledgers is a duplicate, unless the earlier arrival
-    /// was at a rewritten address. A worker lists recipients in its first domain in `units`, and all other recipients
-    /// in `domain_units`.
+    /// Adds the counts of a worker. A message-recipient pair in the ledgers of both `self` and `other` is a duplicate,
+    /// unless the earlier arrival was at a rewritten address. A worker lists recipients in its first domain in `units`,
+    /// and all other recipients in `domain_units`.
     fn merge(&mut self, other: &Self, names: WorkerNames<'_>) {
         // A message that arrived at a rewritten address may later arrive at the recipient's own address as well. Count
-        // the earlier arrival as a copy, and the later arrival as the delivery and not as a duplicate.
+        // the earlier arrival as a copy. The later arrival is then the delivery, and not a duplicate.
         let copied = self.rewrites.units.remove(&other.units);
         let merged = self.units.merge(&other.units);
         let again = merged.again - copied;
@@ -1038,7 +1041,7 @@ mod tests {
         arrive(&mut worker, run(1), 0, 1);
         for second in 2..50 {
             (0..MAX_RUNS as u8).for_each(|_| arrive(&mut worker, run(second), 0, second.into()));
-            // `clear` must not forget that run 1 is `own_run`, because the many other runs would then evict run 1.
+            // `clear` must not forget that run 1 is the sink's own run. Otherwise, the other runs would displace run 1.
             if second % 20 == 0 {
                 all.merge(&worker);
                 worker.clear();

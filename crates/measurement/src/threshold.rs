@@ -5,15 +5,14 @@
 //! accepted.p99 < 50ms             STAGE or PHASE . p0 … p100 | min | mean | max | stddev     a time; p999 is p99.9
 //! delivered.rate > 5000/s         STAGE . rate       messages per second, as in the table of stages
 //! accepted.count >= 10k           STAGE or PHASE . count
-//! delivered.within(60s) >= 95%    STAGE or PHASE . within(TIME)     of all that were due; what is lost is late; at most 1 h
+//! delivered.within(60s) >= 95%    STAGE or PHASE . within(TIME)     share of all due messages; TIME is at most 1 h
 //! fresh(30s) per 15min >= 98%     share of time in which the newest arrived message is younger, in the worst window
 //! rejected <= 0.1%                rejected, failed, in_doubt, bounced, lost, not_delivered, duplicates, corrupt,
-//!                                 rewritten, copied: of created recipients, or a number
-//! stage peak: accepted.p99 < 1s    any of these, except freshness and phases, of the messages that were due in a stage of
-//!                                  the load; a stage without a name has its number
+//!                                 rewritten, copied: share of the created recipients, or a number
+//! stage peak: accepted.p99 < 1s   of the messages that were due in one stage of the load, given by its name or number;
+//!                                 not for freshness, phases, duplicates, corrupt, rewritten and copied
 //! ```
-//! A message that never reached the stage is infinitely late, also for percentiles and the maximum
-//! ([`crate::overdue`]).
+//! A message that never reached the stage is infinitely late, also in percentiles and the maximum ([`crate::overdue`]).
 use crate::account::is_open_loop;
 use crate::foreign_load::BusyHost;
 use crate::freshness::{self, FreshnessLimit};
@@ -30,10 +29,11 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 const MAX_BYTES: usize = 200;
-/// Minimum length of a window for freshness. A record has only one row per second, so shorter windows could lack data.
+/// Minimum length of a freshness window, which is the time after `per` in `fresh(30s) per 15min`. A record has only one
+/// row per second, so a shorter window might contain no row.
 const MIN_WINDOW: Duration = Duration::from_secs(1);
 
-/// Stages that a threshold may name for every run.
+/// Stages that a threshold may name in any run, over SMTP or MADES.
 const STAGES: [Stage; 4] = [Stage::Created, Stage::Sent, Stage::Accepted, Stage::Delivered];
 /// Stage that messages reach only if the sink watches mailboxes.
 const MAILBOX_STAGE: Stage = Stage::Announced;
@@ -160,7 +160,7 @@ impl Fate {
 pub enum RunProtocol {
     /// Over SMTP, a threshold may name a phase of the dialogue, one of the common stages, or the stage `announced`.
     Smtp,
-    /// Over MADES, a threshold may name the common stages and the stages that only MADES has.
+    /// Over MADES, a threshold may name the common stages, the stages that only MADES has, or the stage `notified`.
     Mades,
 }
 
@@ -271,7 +271,8 @@ pub trait MetricValues {
     /// dialogue. During a run, returns `None` as well, because the missing messages may still arrive.
     fn overdue(&self, source: MetricSource) -> Option<Overdue<'_>>;
     fn fate(&self, fate: Fate) -> Option<u64>;
-    /// Returns the freshness of each window of the run. `limit` has the window's length. `None` during the run.
+    /// Returns the freshness of each window of the run, or `None` during the run. `limit` contains the length of a
+    /// window.
     fn fresh_windows(&self, limit: FreshnessLimit) -> Option<Vec<FreshWindow>>;
 }
 
@@ -285,7 +286,7 @@ impl Overdue<'_> {
         overdue::absent(self.record, self.row)
     }
 
-    /// Returns how many messages did not arrive but might have met the limit if the run had waited for longer.
+    /// Returns how many messages did not arrive but might have met `limit` if the run had waited for longer.
     fn undecided(&self, limit: Duration) -> u64 {
         overdue::undecided(self.record, self.row, limit)
     }
@@ -398,7 +399,8 @@ impl Threshold {
         }
     }
 
-    /// True if the threshold concerns times, and not a number or a rate.
+    /// True if the threshold concerns latencies or the durations of a phase, and not a number, a rate, freshness or an
+    /// outcome such as lost mail.
     pub fn is_of_time(&self) -> bool {
         matches!(self.subject, Subject::Figure(_, metric) if !matches!(metric, Metric::Rate | Metric::Count))
     }
@@ -487,8 +489,9 @@ impl Threshold {
                 ThresholdRow { beyond: Some(bound), passed, missed, why, ..row }
             }
             Value::Few(arrived) => {
-                // If `MIN_ARRIVALS` messages were due, the server failed to deliver them, so it misses the threshold.
-                // Otherwise, the load was too small for a rate, so the threshold is neither met nor missed.
+                // If at least `MIN_ARRIVALS` messages were due, the server failed to deliver enough of them, so it
+                // misses the threshold. Otherwise, the load was too small for a rate, so the threshold is neither met
+                // nor missed.
                 let is_enough_due = figures.due().is_some_and(|due| due >= MIN_ARRIVALS);
                 let why = match is_enough_due {
                     true => format!("only {} arrived, which is no rate", counted(arrived, "message")),
@@ -572,7 +575,8 @@ impl LossGoal {
     }
 }
 
-/// Computes a metric such as `p99`. `limit` serves to decide whether messages that may still arrive could matter.
+/// Computes a metric such as `p99`. `limit` is the threshold's limit, by which the function decides whether messages
+/// that may still arrive could change the result.
 fn metric_value(figures: &impl MetricValues, place: MetricSource, metric: Metric, limit: f64) -> Value {
     match metric {
         Metric::Count => Value::known(figures.count(place).map(|count| count as f64)),
@@ -589,8 +593,8 @@ fn metric_value(figures: &impl MetricValues, place: MetricSource, metric: Metric
 }
 
 /// Returns how many arrivals there would be if every due message had arrived. `again` is the number of repeated
-/// arrivals, which `arrived` includes. They count in addition to the due messages, because a repeated arrival does not
-/// replace a message that never arrived.
+/// arrivals, which `arrived` includes. Repeated arrivals count in addition to the due messages, because they do not
+/// replace messages that never arrived.
 fn with_repeated(due: u64, arrived: u64, again: u64) -> u64 {
     // More messages may arrive than were due, because a server may split a message by its recipients.
     due.max(arrived.saturating_sub(again)).saturating_add(again)
@@ -598,7 +602,7 @@ fn with_repeated(due: u64, arrived: u64, again: u64) -> u64 {
 
 fn share_within(figures: &impl MetricValues, place: MetricSource, time: Duration) -> Value {
     let Some(arrived) = figures.count(place) else { return Value::Unknown };
-    // If no times are known, the share of messages in time is 0 if nothing arrived, and unknown if messages arrived.
+    // Without any known times, the share of messages in time is 0 if nothing arrived. Otherwise it is unknown.
     let times = figures.times(place).filter(|times| times.count() > 0 || arrived == 0);
     let Some(in_time) = times.map(|times| times.count_within(time)).or((arrived == 0).then_some(0)) else {
         return Value::Unknown;
@@ -638,7 +642,7 @@ fn time_value(figures: &impl MetricValues, place: MetricSource, metric: Metric, 
     };
     let Some(overdue) = overdue.filter(|_| value == Some(f64::INFINITY)) else { return Value::known(value) };
     let limit = Duration::try_from_secs_f64(limit_ms / 1e3).unwrap_or(Duration::MAX);
-    // Leave out absent messages that might have met the limit if the run had waited for longer.
+    // Do not count absent messages that might have met the limit if the run had waited for longer.
     let never = absent - overdue.undecided(limit);
     let count = times.as_ref().map_or(0, Latencies::count);
     let share = match metric {
@@ -663,7 +667,7 @@ fn percent_of(part: u64, whole: u64) -> Option<f64> {
     (whole > 0).then(|| part as f64 * 100.0 / whole as f64)
 }
 
-/// Formats the value of a threshold, for example `61.2 ms` or `> 3,000 ms`, or nothing if there is no value.
+/// Formats the value of a threshold, for example `61.2 ms` or `> 3,000 ms`. Returns an empty text if there is no value.
 pub fn format_row(row: &ThresholdRow) -> String {
     match (row.value, row.beyond) {
         (Some(value), _) => format_value(value, &row.unit),
@@ -705,9 +709,10 @@ fn read_again(row: &ThresholdRow) -> Option<Threshold> {
     protocols.into_iter().find_map(|protocol| Threshold::parse(&row.expression, protocol).ok())
 }
 
-/// Returns a typical length, in milliseconds, of the times that a threshold judges, if two hosts' clocks measure these
-/// times. For freshness, this is the maximum age. For a stage at the sink, it is the median of the messages that
-/// arrived. A clock error of similar length could decide the threshold. Returns `None` for thresholds on other figures.
+/// If a threshold judges times that the clocks of two hosts measure, returns the time, in milliseconds, with which to
+/// compare their clock error. An error of similar length could decide the threshold. For freshness, the time is the
+/// maximum age. For a stage at the sink, it is the median latency of the messages that arrived. Returns `None` for
+/// other thresholds, such as thresholds on rates.
 pub(crate) fn clock_scale_ms(record: &Record, row: &ThresholdRow) -> Option<f64> {
     let threshold = read_again(row)?;
     match threshold.subject {
@@ -728,13 +733,14 @@ pub(crate) fn arrived_median_ms(record: &Record, stage: Stage) -> Option<f64> {
     median_ms.filter(|median_ms| median_ms.is_finite())
 }
 
-/// True if the source's own delay may have decided a threshold on latency.
+/// True if the source's own delay may have decided a threshold on latency. Delays of up to `negligible_ms` never do.
 ///
 /// A measured time is the sum of the server's time and the source's delay. No delay explains a message that never
 /// arrived. If a threshold was missed, the function tries several delays `d`. Of the messages that exceeded the limit
 /// by more than `d`, it excuses as many as the source delayed by more than `d`. If the rest is more than the threshold
-/// allows, for any `d`, the server caused the miss. A threshold that was met is undecided if the measured times plus
-/// the source's delay would miss it. A late load may be easier for the server.
+/// allows, for at least one `d`, the server caused the miss. A threshold that was met is undecided if it would be
+/// missed with the source's delay added to the measured times, because a load that comes late may be easier for the
+/// server.
 pub fn is_undecided_by_lag(record: &Record, row: &ThresholdRow, negligible_ms: f64) -> bool {
     let Some(lag) = record.lag_ms else { return false };
     let Some(threshold) = read_again(row) else { return false };
@@ -753,7 +759,7 @@ pub fn is_undecided_by_lag(record: &Record, row: &ThresholdRow, negligible_ms: f
         let limit = Duration::try_from_secs_f64(limit_ms / 1e3).unwrap_or_default();
         1.0 - times.count_within(limit) as f64 / whole as f64
     };
-    // Delays `d` in milliseconds, each with the share of messages that the source delayed by more than `d`.
+    // Each pair has a delay in milliseconds and the share of messages that the source delayed by more than that.
     let delayed = [(lag.p50, 0.5), (lag.p90, 0.1), (lag.p95, 0.05), (lag.p99, 0.01), (lag.p999, 0.001), (lag.max, 0.0)];
     let limit_ms = limit.as_secs_f64() * 1e3;
     let is_within = |share: f64| share <= allowed + 1e-9;
@@ -780,7 +786,7 @@ pub fn is_explained_by_host(record: &Record, row: &ThresholdRow, host: &BusyHost
     let holds_without = |ms: f64, delay_ms: f64| holds((ms - delay_ms).max(fastest_ms));
     let arrived = times.as_ref().map_or(record.count(place).unwrap_or_default(), Latencies::count);
     let whole = arrived.saturating_add(record.overdue(place).map_or(0, |overdue| overdue.sent_in_vain()));
-    // Raise a share to at least one message, because a smaller share could excuse a delay that no message suffered.
+    // Raise a share to that of one message, because a smaller share could excuse a delay that no message suffered.
     let at_least_one = |share: f64| share.max(1.0 / whole.max(1) as f64);
     match (metric, threshold.comparison.is_upper()) {
         (Metric::Rate, false) => row.value.is_some_and(|per_s| holds(host.rate_without(per_s).min(offered_per_s))),
@@ -815,8 +821,8 @@ pub fn is_decided_by_absence(record: &Record, row: &ThresholdRow) -> bool {
     })
 }
 
-/// Evaluates the thresholds of a run that has ended. `missed` is the threshold that aborted the run. It keeps the value
-/// that it had at that moment.
+/// Evaluates the thresholds of a run that has ended. `missed` is the row of the threshold that aborted the run, if any.
+/// This threshold keeps the value that it had at that moment.
 pub fn evaluate_all<'t>(
     record: &Record,
     thresholds: impl IntoIterator<Item = &'t Threshold>,
@@ -913,8 +919,8 @@ impl MetricValues for Record {
 }
 
 impl MadesShape {
-    /// Returns a record that describes the messages of this shape as if the run had sent no others, so that thresholds
-    /// can be evaluated on the shape. `run` is the record of the whole run.
+    /// Returns a record that describes the messages of this kind (`--shape`) as if the run had sent no others, so that
+    /// thresholds can be evaluated on this kind alone. `run` is the record of the whole run.
     pub fn as_run(&self, run: &Record) -> Record {
         Record {
             stages: self.stages.clone(),
@@ -1015,7 +1021,8 @@ fn split_load_stage(text: &str) -> Result<(Option<String>, &str), String> {
     }
 }
 
-/// Fails if a threshold for a stage of the load has a figure that only the whole run has, such as freshness.
+/// Fails if a threshold on a stage of the load concerns a figure that is known only for the whole run, such as
+/// freshness.
 fn check_by_load_stage(subject: Subject, protocol: RunProtocol) -> Result<(), String> {
     let only = "of a stage of the load only created, sent, accepted and delivered are known, and rejected, failed, in_doubt, \
                 bounced, lost and not_delivered";

@@ -6,11 +6,11 @@
 //!  ├────────────── rate ───────────────────────────┤         a server that falls behind: its own rate
 //!  ├────────────── rate ────────────────┤                    a server that keeps up: the rate of the load
 //! ```
-//! The rate is the number of messages that arrived after the first, divided by the time that this took. The time ends
-//! when 95 % have arrived, because a few messages that are retried after a minute say nothing about the speed of a
-//! server. It does not end before the last message was due, because a load that becomes slower at its end would
-//! otherwise get the rate of its fast beginning. `docs/decisions/0027-one-rate.md` compares this with other
-//! definitions.
+//! The rate is the number of messages that arrived after the first message, divided by the time that their arrival
+//! took. The time ends when 95 % of all messages have arrived, because a few messages that are retried after a minute
+//! say nothing about the speed of a server. It does not end before the last message was due, because a load that
+//! becomes slower at its end would otherwise get the rate of its fast beginning. `docs/decisions/0027-one-rate.md`
+//! compares this with other definitions.
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use flate2::Compression;
@@ -35,8 +35,8 @@ const MAX_NS: u64 = 1 << 60;
 /// therefore keeps at least 2,048 steps, so the period of its rate is exact to about 1/2,000.
 const MAX_STEPS: usize = 4096;
 /// Maximum number of time steps that are written to a record. With more, their text would be the greater part of the
-/// record. Only `mailrun merge` reads the text. The joint rate that it computes for several machines is exact to about
-/// 1/250. The rate in the record is more exact, because it is computed from up to [`MAX_STEPS`] steps.
+/// record. The text is read only to compute the joint rate of several records, as in `mailrun merge`, which is exact to
+/// about 1/250. The rate in the record is more exact, because it is computed from up to [`MAX_STEPS`] steps.
 const MAX_WRITTEN_STEPS: usize = 512;
 /// Maximum length of a text that is decoded, so that a hostile record cannot take much memory. Texts of our own have at
 /// most a tenth of this length.
@@ -95,8 +95,8 @@ impl Steps {
         self.limit(MAX_STEPS);
     }
 
-    /// Adds the steps of `other`, for example the arrivals at a worker since its last tick. Leaves earlier steps of
-    /// `self` untouched, so merging does not become slower during a long run.
+    /// Adds the steps of `other`, for example the arrivals at a worker since its last tick. Leaves the steps of `self`
+    /// before the first step of `other` untouched, so merging does not become slower during a long run.
     fn merge(&mut self, other: &Self) {
         let Some((first, _)) = other.counts.first() else { return };
         while self.shift < other.shift {
@@ -126,7 +126,7 @@ impl Steps {
         }
     }
 
-    /// Adds `count` events to a step. The step must be the last step in `counts` or later.
+    /// Adds `count` events to a step, which must be the last step in `counts` or a later one.
     fn push(&mut self, (step, count): (u64, u64)) {
         match self.counts.last_mut() {
             Some((last, known)) if *last == step => *known = known.saturating_add(count),
@@ -151,8 +151,8 @@ impl Steps {
 
     /// Returns the same counts with times converted by `to`, which must preserve the order of times.
     fn moved(&self, to: impl Fn(u64) -> u64) -> Self {
-        // `to` shifts times, so an old step may overlap two steps of the new counts. Convert the middle of each old
-        // step, so that its events count in the new step with the greater overlap.
+        // `to` shifts times, so an old step may overlap two new steps. Convert the middle of each old step, so that its
+        // events count in the new step that it overlaps most.
         let middle = (1_u64 << self.shift) / 2;
         let mut moved = Self { shift: self.shift, counts: Vec::new() };
         self.iter().for_each(|(at_ns, count)| moved.push((to(at_ns + middle) >> self.shift, count)));
@@ -210,8 +210,8 @@ impl Throughput {
             arrived = arrived.saturating_add(count);
             end_ns = begin_ns.saturating_add(1 << self.steps.shift);
         }
-        // `arrived` includes all messages of the last counted step, so measure the time until the end of this step. If
-        // all messages are counted, measure until the last message instead.
+        // `arrived` includes all messages of the last counted step, so measure the time until the end of this step. But
+        // if all messages are counted, measure the time until the last message.
         let end_ns = if arrived < total { end_ns } else { self.last_ns };
         let elapsed_s = end_ns.saturating_sub(self.first_ns) as f64 / 1e9;
         (elapsed_s > 0.0).then(|| (arrived - 1) as f64 / elapsed_s)
@@ -331,7 +331,7 @@ mod tests {
         };
         let warm = queued(due(500, 50.0), 18.0).skip(250);
         let slower: Vec<f64> = due(10_000, 1_000.0).chain((0..100).map(|second| 10.0 + f64::from(second))).collect();
-        // While the load is slow, each message takes 1 ms instead of 0.1 ms, because the processor sleeps in between.
+        // While the load is slow, the processor sleeps between messages, so each message takes 1 ms instead of 0.1 ms.
         let slept = slower.clone().into_iter().map(|due| (due, due + if due < 10.0 { 0.000_1 } else { 0.001 }));
         let released = due(500, 50.0).enumerate().map(|(number, due)| (due, 20.0 + number as f64 / 5_000.0));
         for (situation, rate, throughput) in [

@@ -5,7 +5,8 @@ use crate::record::Record;
 
 const NS_PER_S: i128 = 1_000_000_000;
 
-/// Returns by how many seconds, rounded, `other` begins later than `one`; negative if `other` begins earlier.
+/// Returns how many seconds after `one` the record `other` begins, rounded to whole seconds. The result is negative if
+/// `other` begins earlier.
 pub(crate) fn seconds_between(one: &Record, other: &Record) -> i128 {
     let between = i128::from(other.origin_ns) - i128::from(one.origin_ns);
     let between = match (&one.clock, &other.clock) {
@@ -17,7 +18,7 @@ pub(crate) fn seconds_between(one: &Record, other: &Record) -> i128 {
     (between + NS_PER_S / 2).div_euclid(NS_PER_S)
 }
 
-/// Converts `origin_ns`, the time from which a record's seconds count, to the monotonic clock of the host that recorded
+/// Converts `origin_ns`, the time when second 0 of a record begins, to the monotonic clock of the host that recorded
 /// `to`. Both origins then differ by whole seconds, so that the rows of both records cover the same seconds. Does
 /// nothing if both records come from the same boot of a host, because they then use the same clock.
 pub(crate) fn align(record: &mut Record, to: &Record) {

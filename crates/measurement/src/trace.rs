@@ -23,8 +23,8 @@ use std::str::FromStr;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-/// Maximum number of recipients of a message if each address ends in the recipient's number. A greater or equal number
-/// in an address counts as 0.
+/// Maximum number of recipients of a message if each address ends in the recipient's number, which counts from 0. If an
+/// address ends in this number or a greater one, the recipient's number is 0.
 pub const MAX_RECIPIENTS: u32 = 1024;
 
 /// Lowest sequence number of a warm-up message. Sinks check messages with this or a higher number for loss, but leave
@@ -34,12 +34,12 @@ pub const WARM_UP_SEQUENCE: u64 = 1 << 48;
 /// Exclusive upper limit of message numbers. Higher bits of a sequence number hold the load stage and the warm-up flag.
 pub const MESSAGE_NUMBERS: u64 = 1 << MESSAGE_NUMBER_BITS;
 const MESSAGE_NUMBER_BITS: u32 = 42;
-/// Maximum number of a load's stages that are evaluated separately. Messages of later stages, and messages of a load
-/// without stages, belong to stage 0.
+/// Maximum number of a load's stages that are evaluated separately. It is limited by the six bits for the stage in a
+/// sequence number. Messages of later stages, and messages of a load without stages, belong to stage 0.
 pub const MAX_LOAD_STAGES: usize = 63;
 
 /// Packs a message's number, load stage and warm-up flag into its sequence number. Load stages count from 1, and 0
-/// means that the load has no stages.
+/// means that the message belongs to no stage.
 pub fn sequence_of(number: u64, load_stage: u8, is_warm_up: bool) -> u64 {
     let mark = if is_warm_up { WARM_UP_SEQUENCE } else { 0 };
     number | u64::from(load_stage) << MESSAGE_NUMBER_BITS | mark
@@ -76,9 +76,9 @@ const SEQUENCE_MASK: u64 = (1 << SEQUENCE_BITS) - 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trace {
     pub run: RunId,
-    /// Message number, load stage and warm-up flag, packed by [`sequence_of`]. Below 2^49.
+    /// Message number, load stage and warm-up flag, packed by [`sequence_of`] into a number below 2^49.
     pub sequence: u64,
-    /// Fraction of a second of `clock` at which each second of the run begins.
+    /// Offset of the seconds of the run from the full seconds of `clock`.
     pub zero: ZeroPhase,
     /// Tells the sink's ledger how to derive a recipient's number from the address.
     pub numbering: RecipientNumbering,
@@ -107,8 +107,8 @@ impl Trace {
         Self::patch(header, self.zero, self.sequence, self.created);
     }
 
-    /// Overwrites the sequence number and the time in a line that [`Self::write`] has made. Only these fields differ
-    /// from message to message, so patching them is all the work that a message needs.
+    /// Overwrites the sequence number and the time in a line that [`Self::write`] has made. If all messages of a run
+    /// have the same size, only these fields differ, so patching them is all the work that a message needs.
     pub fn patch(header: &mut [u8], zero: ZeroPhase, sequence: u64, created: Duration) {
         let marked = u64::from(zero.0) << SEQUENCE_BITS | sequence & SEQUENCE_MASK;
         write_hex(&mut header[SEQUENCE_OFFSET + 2..], &marked.to_be_bytes()[1..]);
@@ -180,7 +180,7 @@ impl MessageName {
         text
     }
 
-    /// Parses the text of ENVID, and returns `None` for any text that mailrun has not made.
+    /// Parses an ENVID. Returns `None` if the text does not have the form that [`Self::envelope_id`] writes.
     pub fn from_envelope_id(text: &[u8]) -> Option<Self> {
         let text: &[u8; Self::BYTES] = text.try_into().ok()?;
         let fields = text.strip_prefix(Self::PREFIX).filter(|fields| fields[32] == b'.')?;
@@ -193,10 +193,11 @@ impl MessageName {
     }
 }
 
-/// Fraction of a second of the trace's clock at which each second of the run begins, in units of 1/128 s.
+/// Offset of the seconds of a run from the full seconds of the trace's clock, in units of 1/128 s. For example, 32
+/// means that each second of the run begins 0.25 s after a full second of the clock.
 ///
-/// Every source starts its load at a multiple of 1/128 s, so the fraction is exact. It tells a sink, even one that was
-/// started separately, where the source's seconds begin, so that both report figures for the same seconds.
+/// Every source starts its load at a multiple of 1/128 s, so the offset is exact. It tells a sink, even one that was
+/// started separately, when the source's seconds begin, so that both report figures for the same seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ZeroPhase(u8);
 
@@ -210,7 +211,7 @@ impl ZeroPhase {
         Self((time.subsec_nanos() / Self::STEP.subsec_nanos()) as u8)
     }
 
-    /// Converts the fraction to a `Duration` of less than a second.
+    /// Converts the offset to a `Duration`, which is less than a second.
     pub fn time(self) -> Duration {
         Self::STEP * u32::from(self.0)
     }
@@ -274,7 +275,8 @@ impl ClockId {
         Self(checksum(boot_id.trim().as_bytes()) & !Self::REALTIME)
     }
 
-    /// Returns the identity of this host's Unix time, which includes the boot for [`Self::same_host`].
+    /// Returns the identity of this host's Unix time. It also identifies the boot, so that [`Self::same_host`] can
+    /// compare it with the identity of a monotonic clock.
     pub fn realtime(boot_id: &str) -> Self {
         Self(Self::monotonic(boot_id).0 | Self::REALTIME)
     }
@@ -283,7 +285,7 @@ impl ClockId {
         self.0 & Self::REALTIME != 0
     }
 
-    /// True if both clocks belong to the same boot of the same host. One may be Unix time, and the other not.
+    /// Returns true if both clocks belong to the same boot of the same host, even if only one of them is Unix time.
     pub fn same_host(self, other: Self) -> bool {
         self.0 & !Self::REALTIME == other.0 & !Self::REALTIME
     }
@@ -342,7 +344,7 @@ pub struct TraceReader {
     checksum: Checksum,
     /// Decoder of the body, or `None` if no header line says that the body is encoded.
     original: Option<Box<RestoredBody>>,
-    /// True after the first line of the header. If a trace comes later, `is_from_source` is therefore false.
+    /// True after the first line of the header, so that a trace in a later line does not set `is_from_source`.
     has_line: bool,
     /// True if the trace is the first line of the header. A relay would have added a line above the trace, so no relay
     /// has converted the message.
@@ -424,14 +426,14 @@ enum TraceHeader {
 }
 
 impl TraceReader {
-    /// Sets whether [`Self::take_sample`] shall return From and Subject of messages without a trace. Off by default.
+    /// Sets whether [`Self::take_sample`] returns From and Subject of messages without a trace. Off by default.
     pub fn describe(&mut self, describes: bool) {
         self.describes = describes;
         self.sample = None;
     }
 
-    /// Returns From and Subject of the message that has just ended. Returns `None` if the message is known by its
-    /// trace, or if the caller has not called [`Self::describe`] with `true`.
+    /// Returns From and Subject of the message that has just ended, unless they came after a trace. Returns `None` if
+    /// there is neither of them, or if the caller has not called [`Self::describe`] with `true`.
     pub fn take_sample(&mut self) -> Option<HeaderSample> {
         self.sample.take().map(|sample| *sample)
     }
@@ -475,8 +477,8 @@ impl TraceReader {
     fn read_header<'b>(&mut self, block: &'b [u8]) -> &'b [u8] {
         let mut rest = block;
         if !self.has_line && self.line.kept().is_empty() && is_named(block) {
-            // A relay that converts the body also adds lines above the trace, so a trace in the first line shows that
-            // no relay did. Skip to the end of the header, which is faster than reading each line.
+            // A relay that converts the body also adds lines above the trace. The trace is in the first line here, so
+            // no relay has converted the body. Skip to the end of the header, which is faster than reading each line.
             if let Some(end) = EMPTY_LINE.find(block) {
                 self.read_line(&block[..memchr(b'\n', block).map_or(end, |at| at + 1)]);
                 self.part = MessagePart::Body;
@@ -491,7 +493,8 @@ impl TraceReader {
                 self.part = MessagePart::Body;
                 return rest;
             }
-            // `receive` passes a block only to an existing decoder. Pass the rest of this block to a new decoder here.
+            // If this line has created the decoder `original`, pass it the rest of the block here. `receive` passes a
+            // block only to a decoder that existed before the block.
             if let Some(original) = self.original.as_mut().filter(|_| !was_original) {
                 original.receive(rest);
             }
@@ -527,7 +530,8 @@ impl TraceReader {
     }
 
     /// Stores the value of a From or Subject line before any trace, so that a person can recognise a message without a
-    /// trace. In a message of a run, only relays add such lines, because the source writes the trace first.
+    /// trace. In a message of a run, only a relay can have put a line before the trace, because the source writes the
+    /// trace first.
     fn describe_line(&mut self, line: &[u8]) {
         if let Some((is_from, value)) = HeaderSample::field(line) {
             let sample = self.sample.get_or_insert_default();
@@ -586,8 +590,8 @@ impl RecipientId {
         let lower = &mut lower[..length];
         lower.copy_from_slice(&address[..length]);
         lower.make_ascii_lowercase();
-        // Similar addresses may share upper bits of a CRC, which is linear. Multiply, to mix lower bits into the upper
-        // bits.
+        // A CRC is linear, so the checksums of similar addresses may have the same upper bits. The multiplication mixes
+        // lower bits into the upper bits.
         Self { tag: tag(address) as u16, hash: checksum(lower).wrapping_mul(0x9e37_79b9) }
     }
 
@@ -697,7 +701,7 @@ fn read_hex8(digits: &[u8; 8]) -> Option<u32> {
     let is_letter = (octets >> 6) & ONES;
     let values = (octets & (0x0f * ONES)) + 9 * is_letter;
     let at_least_ten = ((values + 6 * ONES) >> 4) & ONES;
-    // To validate the input, convert the values back to digits, which differ from the input if an octet is no
+    // To validate the input, convert the values back to digits. They differ from the input if an octet is not a
     // hexadecimal digit.
     let written = values.wrapping_add(0x30 * ONES + 0x27 * at_least_ten);
     if values & (0xf0 * ONES) != 0 || written != octets | (is_letter << 5) {

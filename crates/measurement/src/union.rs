@@ -25,7 +25,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 const NS_PER_S: u64 = 1_000_000_000;
-/// Maximum distance in seconds between the times of two records, which is a week. If the distance is greater, a clock
+/// Maximum difference in seconds between the beginnings of two records, which is a week. If it is greater, a clock
 /// must be wrong.
 const MAX_SHIFT_S: i128 = 7 * 86_400;
 /// Last second of a record that is taken into account, a year after its origin. Later seconds are ignored, because they
@@ -46,7 +46,8 @@ pub struct RecordUnion {
     offered: Option<TimeSpan>,
     duration: Option<TimeSpan>,
     seconds: BTreeMap<i64, SeriesRow>,
-    /// Seconds that the longest row of any record covers. More than 1 only for long runs.
+    /// Maximum number of seconds that a row of any record covers. It is more than 1 only in long runs, because their
+    /// rows are merged to limit the number of rows.
     row_s: u64,
     usage: BTreeMap<i64, UsageRow>,
     events: Vec<EventRow>,
@@ -76,11 +77,12 @@ impl TimeSpan {
         Self { begin_s, end_s: begin_s + length_s }
     }
 
-    /// Returns the period of a stage's row. The period ends with the last arrival. Without arrivals, it begins at
-    /// `begin_s`, when the party started. Returns `None` if the row has neither arrivals nor a duration.
+    /// Returns the period that a stage's row describes. It ends when the last message reaches the stage. If no message
+    /// has reached the stage, the period begins at `begin_s`, when the party started. Returns `None` if the row has
+    /// neither arrivals nor a duration.
     fn of_stage(row: &StageRow, arrivals: &Throughput, begin_s: f64) -> Option<Self> {
         let last_s = arrivals.last().map(|last| last.as_secs_f64() - axis_time(0).as_secs_f64());
-        // Do not begin at `begin_s`, when the party started, because a sink may start days before its first message.
+        // If messages arrived, do not begin at `begin_s`, because a sink may start days before its first message.
         let begin_s = last_s.map_or(begin_s, |last_s| last_s - row.duration_s);
         (last_s.is_some() || row.duration_s > 0.0).then(|| Self::of(begin_s, row.duration_s))
     }
@@ -137,7 +139,8 @@ impl Histograms {
 }
 
 impl RecordUnion {
-    /// Adds the record of one party, for example of the source of one part of a load. The party is renamed to `name`.
+    /// Adds the record of one party, for example of a source that offers one part of a load. In the union, the party is
+    /// called `name`.
     ///
     /// # Errors
     ///
@@ -167,8 +170,8 @@ impl RecordUnion {
         Ok(())
     }
 
-    /// Returns the sums of this union's load stages and the load stages of `record`, which are removed from `record`.
-    /// The caller stores the sums in `self` after success, because an error must leave the union as it was.
+    /// Removes the load stages from `record`, and returns their sums with the load stages of this union. The caller
+    /// stores the sums in `self` only after success, because an error must leave the union as it was.
     fn joined_load_stages(
         &self,
         record: &mut Record,
@@ -287,7 +290,7 @@ impl RecordUnion {
         move_times(&mut record, lead as f64);
         let second = |second: i64| u64::try_from(second + lead as i64).unwrap_or_default();
         // In long runs, each row covers several seconds, and the rows of two parties may begin at different seconds.
-        // Divide the time into periods as long as the longest row, and join all rows that begin in the same period.
+        // Divide the time into periods that are as long as the longest row, and join all rows that begin in one period.
         let row_s = self.row_s.max(1);
         let mut rows: BTreeMap<u64, SeriesRow> = BTreeMap::new();
         for (at, row) in self.seconds {
@@ -353,7 +356,7 @@ fn name_party(record: &mut Record, name: &str) {
     record.pauses.iter_mut().for_each(|row| name.clone_into(&mut row.party));
 }
 
-/// Truncates lists that exceed their limits, as only the lists of hostile records do.
+/// Truncates lists that exceed their limits. Only hostile records have such lists.
 fn limit_rows(record: &mut Record) {
     record.errors.truncate(MAX_ROWS);
     record.domains.truncate(MAX_ROWS);
@@ -365,7 +368,7 @@ fn limit_rows(record: &mut Record) {
     record.missing.truncate(MAX_MISSING);
 }
 
-/// Adds `by_s` to all times of a record except the `second` of each row. `add_seconds` and `finish` move the rows.
+/// Adds `by_s` to all times of a record except the `second` of each row, which `add_seconds` and `finish` change.
 fn move_times(record: &mut Record, by_s: f64) {
     let moved = |at_s: &mut f64| *at_s = if at_s.is_finite() { *at_s + by_s } else { 0.0 };
     record.events.iter_mut().for_each(|event| moved(&mut event.at_s));
@@ -383,7 +386,7 @@ fn move_times(record: &mut Record, by_s: f64) {
 }
 
 fn add_second(known: &mut SeriesRow, row: &SeriesRow) {
-    // An arrival at either party counts, so use the lower of the two ages of the newest arrived message.
+    // Both parties report the age of their newest message. Use the lower age, because it belongs to the newer message.
     let oldest_ms = known.oldest_ms.into_iter().chain(row.oldest_ms).min_by(f64::total_cmp);
     series::join(known, row);
     known.oldest_ms = oldest_ms;
@@ -489,7 +492,8 @@ fn common_stalls(ours: &[StallRow], theirs: &[StallRow]) -> Vec<StallRow> {
     ours.iter().flat_map(|one| theirs.iter().filter_map(move |other| common(one, other))).take(MAX_EVENTS).collect()
 }
 
-/// Returns how the joined load ended. An incomplete part decides, because the load is then incomplete as well.
+/// Returns how the joined load ended. If one part is incomplete, its ending counts, because the whole load is then
+/// incomplete.
 fn worse_ending(one: Option<Ending>, other: Option<Ending>) -> Option<Ending> {
     match (one, other) {
         (None | Some(Ending::Complete), Some(other)) => Some(other),
@@ -614,7 +618,8 @@ mod tests {
         };
         move_times(&mut record, 10.5);
         let text = serde_json::to_string(&record).unwrap();
-        // Find the times that `move_times` must change by their documentation in `record.rs`, so that none is left out.
+        // Search `record.rs` for all times that are documented as "since `origin_ns`". `move_times` must change each of
+        // them.
         let source = include_str!("record.rs");
         let mut fields: Vec<&str> = Vec::new();
         for (_, after) in source.match_indices("since `origin_ns`").map(|(at, _)| source.split_at(at)) {
@@ -622,8 +627,8 @@ mod tests {
             fields.extend(field.split_once(": ").map(|(name, _)| name));
         }
         fields.extend(["last_s", "to_s"]);
-        // Do not check three fields that `move_times` leaves alone. `add_stages` shifts `began_s`, `add_seconds` shifts
-        // `second`, and `back_s` is computed only later, from the joined record.
+        // Three of these fields are not changed by `move_times`, so do not check them. `add_stages` shifts `began_s`,
+        // `add_seconds` shifts `second`, and `back_s` is computed later from the joined record.
         for not_moved in ["began_s", "back_s", "second"] {
             let before = fields.len();
             fields.retain(|field| *field != not_moved);

@@ -1,5 +1,5 @@
-//! Finds what limited or disturbed a run, and suggests remedies. The rules concern descriptors,
-//! ports, listen queues, stolen and foreign processor time, and delayed ACKs.
+//! Finds what limited or disturbed a run, and suggests remedies. The rules concern file descriptors, ports, listen
+//! queues, processor time that the hypervisor or other programs took, and delayed ACKs.
 //!
 //! Each rule returns a sentence for the report, or nothing. Two findings make the run invalid, because its figures do
 //! not describe the server: a source or a sink lacked a resource, or the hypervisor gave a quarter of the processor

@@ -174,7 +174,7 @@ impl<'a> Converter<'a> {
         encoding.encode(content, &mut self.out);
         match (end, encoding) {
             (BodyEnd::Delimiter, _) => {}
-            // The message must end in a line end. If the content has none, add a soft line break, which decoders
+            // The message must end with a line end. If the content does not, add a soft line break, which decoders
             // remove.
             (BodyEnd::Message, Encoding::QuotedPrintable) if content.ends_with(b"\r\n") => {}
             (BodyEnd::Message, Encoding::QuotedPrintable) => self.out.extend_from_slice(b"=\r\n"),
@@ -230,8 +230,8 @@ impl<'a> Converter<'a> {
             add(b"MIME-Version: 1.0\r\n");
         }
         if !entity.has_type {
-            // Text that is valid UTF-8 is almost certainly UTF-8. For other text without a declared charset, RFC 1428
-            // §3 defines `unknown-8bit`.
+            // Bytes that are valid UTF-8 are almost certainly UTF-8 text. For other text without a declared charset,
+            // RFC 1428 §3 defines `unknown-8bit`.
             let charset = if std::str::from_utf8(content).is_ok() { "utf-8" } else { "unknown-8bit" };
             add(format!("Content-Type: text/plain; charset={charset}\r\n").as_bytes());
         }
@@ -245,8 +245,8 @@ impl<'a> Converter<'a> {
     }
 }
 
-/// Returns true if a part may keep its Content-Transfer-Encoding field, which states `kind`, when the converted body
-/// has the encoding `word`.
+/// Returns true if a part whose converted body has the encoding `word` can keep its Content-Transfer-Encoding field,
+/// which states `kind`.
 fn says(kind: TransferEncodingKind, word: &str) -> bool {
     match kind {
         TransferEncodingKind::SevenBit => word == "7bit",

@@ -16,7 +16,7 @@ enum State {
     Quoted(QuotedState),
 }
 
-/// Incomplete group of base64, of which fewer than the four characters have arrived.
+/// Incomplete base64 group, of whose four characters some have not arrived yet.
 #[derive(Clone, Copy, Debug, Default)]
 struct Base64Group {
     bits: u32,

@@ -51,7 +51,8 @@ pub struct NoticeReader {
     encoding: Option<Encoding>,
     /// Recipient whose group of fields in the report is being read.
     group: NoticeRecipient,
-    /// Recipients in Exim's header field X-Failed-Recipients, which is there even if Exim's texts were changed.
+    /// Recipients in Exim's header field X-Failed-Recipients, which is there even if an administrator has changed the
+    /// texts of Exim's notifications.
     failed: Vec<NoticeRecipient>,
     returned: JoinedField,
     notice: Notice,
@@ -127,8 +128,8 @@ impl NoticeReader {
             Some((decoder, lines)) => {
                 let mut text = Vec::new();
                 decoder.decode(line, &mut text);
-                // The splitter has removed the line end, but in quoted-printable it is part of the text, so decode it,
-                // too.
+                // The splitter has removed the line end. Decode a line end as well, because in quoted-printable it is
+                // part of the text.
                 decoder.decode(b"\r\n", &mut text);
                 let mut lines = std::mem::take(lines);
                 lines.split(&text, |line| self.content_line(line));
@@ -191,7 +192,8 @@ impl NoticeReader {
         }
     }
 
-    /// Searches a returned message for the field `wanted`. If there are several such fields, only the first one counts.
+    /// Looks for the field `wanted` in the next line of a returned message. If there are several such fields, only the
+    /// first one counts.
     fn search(&mut self, line: &[u8]) {
         let begins = self.notice.returned_field.is_none()
             && self.returned.text.is_empty()

@@ -8,12 +8,14 @@ use super::walk::{EntityContent, LineKind, Walker};
 /// Name of the header field that records a conversion. sendmail uses the same field.
 pub const MARKER: &[u8] = b"X-MIME-Autoconverted:";
 
-/// Prefix of the field name under which the conversion keeps the original value of a field that it changed.
+/// Prefix that the conversion puts before the name of a field that it replaces. The old field stays in the header under
+/// its new name, so that the restorer finds it.
 pub(crate) const ORIGINAL: &[u8] = b"X-Original-";
 
 /// Maximum length of a line in a converted message, in bytes and including the line end (RFC 5322 §2.1.1).
 const MAX_LINE_BYTES: usize = 1000;
-/// Maximum length of a line in the outermost header, which other programs may have written.
+/// Maximum length in bytes of a line in the outermost header. It exceeds `MAX_LINE_BYTES`, because other programs may
+/// have added longer lines there after the conversion.
 const MAX_HEADER_LINE_BYTES: usize = 64 << 10;
 
 /// Undoes a conversion, and returns the original body. The input begins in the outermost header,
@@ -28,8 +30,8 @@ pub struct Restorer {
     out: Vec<u8>,
     edit: HeaderEdit,
     decoder: Option<Decoder>,
-    /// Set if the outermost header says that the whole body is encoded, as some relays do. Everything after the header
-    /// is then decoded as one part, even if it looks like a multipart.
+    /// Set if the outermost header says that the whole body is encoded, because some relays convert messages this way.
+    /// Everything after the header is then decoded as one part, even if it looks like a multipart.
     is_simple: bool,
     is_valid: bool,
 }
@@ -49,7 +51,7 @@ enum HeaderEdit {
 }
 
 impl Restorer {
-    /// Creates a restorer for a converted message, whose first line, a marker field, the caller must leave out.
+    /// Creates a restorer for a converted message. The caller must leave out the first line, which is a marker field.
     pub fn new() -> Self {
         Self {
             walker: Walker::new(),
@@ -178,7 +180,8 @@ impl Restorer {
         if is_inner {
             self.out.extend_from_slice(b"\r\n");
         } else if matches!(content, EntityContent::Fixed(_)) {
-            // The restorer never reads the outermost marker, so take the encoding from Content-Transfer-Encoding.
+            // The restorer does not see the marker of the outermost entity, so take the encoding from the field
+            // Content-Transfer-Encoding.
             match label {
                 Some(TransferEncodingKind::QuotedPrintable) => self.expect(b"quoted-printable"),
                 Some(TransferEncodingKind::Base64) => self.expect(b"base64"),

@@ -13,7 +13,8 @@ use std::ops::Range;
 
 /// Maximum depth of nested parts, half of what Postfix allows. Legitimate mail does not nest deeper.
 const MAX_DEPTH: usize = 50;
-/// Maximum bytes of a Content-Type or Content-Transfer-Encoding value. A message with a longer value is not converted.
+/// Maximum length in bytes of a Content-Type or Content-Transfer-Encoding value. A message with a longer value is not
+/// converted.
 const MAX_FIELD_BYTES: usize = 8 << 10;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,7 +94,8 @@ struct HeaderParser {
     media_type: Vec<u8>,
     labels: usize,
     label: Vec<u8>,
-    /// Offsets of the Content-Transfer-Encoding field, of its value, and of its end.
+    /// Offsets in the message: where the Content-Transfer-Encoding field begins, where its value begins, and where the
+    /// field ends.
     label_places: [usize; 3],
     has_version: bool,
 }
@@ -149,9 +151,9 @@ impl Walker {
         let boundary = |number: &usize| self.open[*number].boundary.as_slice();
         let mut looks_like_one = false;
         let mut matches = Vec::new();
-        // `near` holds each open multipart whose boundary begins with the first `length` bytes of `text`, so that the
-        // line may be its delimiter. `near` is sorted, so a binary search quickly finds the boundaries that match the
-        // next byte.
+        // The line may be a delimiter of an open multipart whose boundary begins with the first `length` bytes of
+        // `text`. `near` holds all such multiparts, sorted by boundary, so that a binary search quickly finds those
+        // that also match the next byte.
         let mut near = self.sorted.as_slice();
         for length in 0..=text.len() {
             let ended = near.partition_point(|number| boundary(number).len() == length);
@@ -167,8 +169,8 @@ impl Walker {
                 break;
             }
         }
-        // The line fits two multiparts. For example, `--x--` closes a multipart with the boundary `x` and begins a part
-        // of a multipart with the boundary `x--`. Readers may disagree, so do not convert the message.
+        // If the line fits two multiparts, readers may disagree about it, so do not convert the message. For example,
+        // `--x--` closes a multipart with the boundary `x`, and begins a part of a multipart with the boundary `x--`.
         if matches.len() > 1 {
             return Err(ConversionError::Delimiter);
         }

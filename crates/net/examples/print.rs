@@ -1,5 +1,5 @@
-//! Prints each message that it receives. `cargo run -p mailrun-net --example print --
-//! 127.0.0.1:2525`
+//! A server that prints each message that it receives.
+//! `cargo run -p mailrun-net --example print -- 127.0.0.1:2525`
 
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 use mailrun_net::{Answer, ReceivedMessage, RunningServer, Server};

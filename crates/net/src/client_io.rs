@@ -39,7 +39,7 @@ pub(crate) enum BlockingIo {
     Tls(Box<BlockingTls>),
 }
 
-/// TLS on a connection whose calls block. It is a type of its own so that it can send a close alert when it is dropped.
+/// TLS on a connection whose calls block. This is a separate type so that its `Drop` can send a close alert.
 pub(crate) struct BlockingTls(StreamOwned<ClientConnection, TcpStream>);
 
 impl fmt::Debug for BlockingTls {

@@ -173,11 +173,11 @@ impl ClientLimits {
     }
 }
 
-/// Reports, for a log, that a server refused connections or commands of a client. The first refusal is reported at
-/// once, and later ones at most once a minute per client.
+/// A report, for example for a log, that a server has refused connections or commands of a client. The first refusal of
+/// a client is reported at once, and later ones at most once a minute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientRefusal {
-    /// Address of the client that was refused.
+    /// Address of the client that was refused, or the /64 that contains it if it is an IPv6 address.
     pub client: ClientKey,
     /// Limit that caused the newest refusal. The other refusals in `times` may have been caused by other limits.
     pub limit: ClientLimit,
@@ -222,8 +222,8 @@ impl RateBucket {
     /// Counts an event against the rate, or returns false if the allowance is used up.
     fn take(&mut self, per_minute: u32, now: Duration) -> bool {
         let full_at = self.full_at.max(now) + MINUTE / per_minute.max(1);
-        // A bucket that is used up needs a minute to fill. If this event would move `full_at` more than a minute away,
-        // the bucket is used up, so reject the event.
+        // An empty bucket takes a minute to fill. If this event would move `full_at` more than a minute into the
+        // future, the bucket has nothing left for it, so reject the event.
         let has_one = full_at.saturating_sub(now) <= MINUTE;
         if has_one {
             self.full_at = full_at;
@@ -287,7 +287,7 @@ impl Clients {
         };
         if let Err(limit) = outcome {
             let times = table.count_refusal(client, now, || self.may_report(now));
-            // Release the lock before the callback of the embedding program, so that no other worker waits for the
+            // Release the lock before calling back the embedding program, so that no other worker has to wait for the
             // callback.
             drop(table);
             self.refuse(client, limit, times);

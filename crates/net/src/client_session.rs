@@ -181,8 +181,8 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
             match (pause.await, self.security.clone()) {
                 (PauseReason::Ended(ended), _) => {
                     if self.is_write_batched {
-                        // Write the batch now, because only the result tells whether the server may have received the
-                        // message.
+                        // Write the batch now. Without the result of this write, it is unknown whether the server may
+                        // have received the message.
                         self.stream.flush_batch();
                         self.report_batched();
                     }
@@ -218,8 +218,8 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
     }
 
     fn poll(&mut self, cx: &mut Context<'_>, buffers: &mut IoBuffers) -> Poll<PauseReason> {
-        // The worker writes the output of all its sessions together at the end of a turn. Tell the source that this
-        // session's message has been written, unless the message is of this turn and still waits for the worker.
+        // The worker writes the output of all its sessions together at the end of a turn. If it has already written
+        // this session's message, tell the source so. A message of the current turn is not written yet.
         self.report_batched();
         if self.client.wants() == Want::Transaction {
             self.now = clock::now();
@@ -485,7 +485,8 @@ mod tests {
                 let talk =
                     ClientSession::new(socket, client, &mut source, &mut timer, reply_timeout, worker_buffers).run();
                 let mut talk = pin!(talk);
-                // Poll the session twice before its output is written, as happens if a timer or another task wakes it.
+                // Poll the session twice before its output is written. This happens if a timer or another task wakes
+                // the session.
                 poll_fn(|cx| match talk.as_mut().poll(cx) {
                     Poll::Pending => talk.as_mut().poll(cx),
                     ready => ready,
@@ -627,7 +628,7 @@ mod tests {
             let (accepted, ended) = send_to(Peer { offer, protocol, reply, reads_all: false }, LARGE_BYTES, false);
             assert_eq!(accepted, 0, "{reply} {ended:?}");
             let is_early = matches!(ended, SessionEnd::Violated(_, Violation::Early(250)));
-            // A lost connection is also valid, because the reset may arrive before the reply.
+            // A lost connection is also a correct result, because the reset may arrive before the reply.
             assert!(is_early || reply == REFUSED || matches!(ended, SessionEnd::Lost(..)), "{ended:?}");
         }
     }

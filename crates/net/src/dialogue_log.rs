@@ -13,14 +13,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Maximum number of lines that are shown of a session.
+/// Maximum number of lines that the log shows of one session, so that a long session cannot fill the log.
 const MAX_LINES: usize = 1000;
 /// Maximum number of sessions that are shown, so that the log cannot fill a disk.
 const MAX_SESSIONS: u64 = 10_000;
 /// Maximum number of open sessions whose lines are recorded. With `MAX_HELD_BYTES`, this limits the memory to 64 MiB.
 const MAX_OPEN_SESSIONS: usize = 1000;
 /// Maximum size in bytes of the lines that are held for a session until a filter selects it. The first line that would
-/// exceed this limit and all later lines are dropped, so that the log has at most one gap.
+/// exceed this limit is dropped, and so are all lines after it, so that the session has at most one gap in the log.
 const MAX_HELD_BYTES: usize = 64 << 10;
 const TOO_MANY_LINES: &str = "=== further lines of this session are not shown";
 
@@ -385,7 +385,8 @@ mod tests {
         drop(open);
         for _ in 0..100 {
             long.client(format!("NOOP {}\r\n", "x".repeat(900)).as_bytes());
-            // This line would fit after the dropped long line, but is dropped, too, so that the log has only one gap.
+            // This short line would still fit after a long line was dropped. It must be dropped as well, so that the
+            // log has only one gap.
             long.client(b"NOOP\r\n");
         }
         let ShownState::Held(held) = &long.state else { panic!("nobody wants it") };

@@ -83,7 +83,7 @@ impl Outbox {
         self.bytes.is_empty() && self.body.is_none()
     }
 
-    /// Removes the content, but keeps the memory for the next turn.
+    /// Removes the content, but keeps the memory for further output.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.body = None;

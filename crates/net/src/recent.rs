@@ -40,7 +40,7 @@ impl<K: Hash + Eq, V> RecentMap<K, V> {
             self.make_room();
             return self.young.entry(key).or_insert(value);
         }
-        // `young` contains the key here, so this call only returns the value and never calls `make`.
+        // `young` already contains the key here, so this call returns its value and never calls `make`.
         self.young.entry(key).or_insert_with(make)
     }
 
@@ -98,7 +98,7 @@ impl<T> Shards<T> {
     /// Locks and returns the table to which the key belongs.
     pub fn lock(&self, key: &impl Hash) -> MutexGuard<'_, T> {
         let number = self.hasher.hash_one(key) as usize % self.shards.len();
-        // Use the table even if a thread has panicked while it held the lock, because at worst, one counter is off by
+        // Use the table even if a thread has panicked while it held the lock, because at worst, a counter is wrong by
         // one.
         lock(&self.shards[number])
     }

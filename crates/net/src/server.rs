@@ -164,16 +164,16 @@ impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
 
     /// Sets whether the workers share the process's table of file descriptors. [`FdTable::Private`] is faster, and
     /// suits programs that only run a server. With [`FdTable::Private`], the listening socket stays open until the
-    /// process ends. Handlers must not use descriptors that another thread opens after the server was started, because
-    /// the workers do not see them.
+    /// process ends. Handlers must then not use descriptors that another thread opens after the server was started,
+    /// because the workers do not see them.
     #[must_use]
     pub fn fd_table(mut self, files: FdTable) -> Self {
         self.worker_options.fd_table = files;
         self
     }
 
-    /// Sets how long workers look for events before they sleep. This reduces delays if there are
-    /// few sessions, but occupies a processor.
+    /// Sets how long workers look for events before they sleep. A longer time reduces delays if there are few sessions,
+    /// but occupies a processor.
     #[must_use]
     pub fn busy_poll(mut self, busy_poll: BusyPoll) -> Self {
         self.worker_options.busy_poll = busy_poll;
@@ -229,7 +229,7 @@ impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
     }
 
     /// Serves on a socket that is already listening, for example from systemd's socket activation. If the endpoint is a
-    /// path, the server leaves it in place at its end, because another program has created the socket.
+    /// path, the server leaves it in place when it ends, because another program has created the socket.
     ///
     /// # Errors
     /// Fails if the socket's options cannot be set, or if a worker cannot be started.
@@ -289,7 +289,8 @@ fn startup_error(worker: WorkerHandle) -> io::Error {
 /// worker could not listen.
 type WorkerHandle = JoinHandle<io::Result<io::Result<()>>>;
 
-/// Owner of the listening socket, who removes the path of a unix-domain socket when the server ends.
+/// Tells who created the listening socket. If it is a unix-domain socket, its creator must remove the path when the
+/// server ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SocketOwner {
     Server,
@@ -369,7 +370,7 @@ async fn serve<S: Service>(
 ) -> io::Result<()> {
     let service = Rc::new(make());
     let acceptor = Acceptor::new(listener)?;
-    // Ignore an error, which means that another worker failed and the starting thread no longer waits.
+    // Ignore an error. It means that the starting thread no longer waits, because another worker has failed.
     let _ = begun.send(());
     let sessions = Rc::new(WorkerSessions::default());
     tokio::select! {
@@ -382,7 +383,7 @@ async fn serve<S: Service>(
     wait_while(|| sessions.are_open(), stopped_at + DRAIN_TIMEOUT).await;
     sessions.close();
     wait_while(|| sessions.are_deciding(), stopped_at + DECISION_TIMEOUT).await;
-    // When this worker ends, it drops the sessions that are still open, which then send 421.
+    // The sessions that are still open are dropped when this worker ends, and then send 421.
     service.drain().await;
     service.tick(clock::now());
     Ok(())
@@ -424,7 +425,7 @@ async fn accept<S: Service>(
         let client = classify(&**service, address.ip());
         let (client, admission) = match place.proxied {
             Proxied::No => (client, admit(&place.clients, client, address.ip())),
-            // This address belongs to the proxy, so count the client only when the PROXY header has named it.
+            // This address is the proxy's, so count the client later, when the PROXY header has named its address.
             Proxied::Yes => (ClientClass::Exempt, Ok(None)),
         };
         let outcome = match admission {
@@ -441,7 +442,7 @@ async fn accept<S: Service>(
                     dialogue.server(reply.wire());
                     dialogue.closed(CloseReason::HungUp);
                 }
-                // Ignore an error, because even without the reply, the client notices that the connection is closed.
+                // Ignore an error, because the client notices the closed connection even if it gets no reply.
                 let _ = send(&descriptor, reply.wire(), SendFlags::NOSIGNAL);
                 continue;
             }
@@ -463,8 +464,8 @@ async fn accept<S: Service>(
     }
 }
 
-/// Clients of a unix-domain socket have no address. They are exempt, because the permissions of the
-/// socket have admitted them.
+/// Returns whether a client is exempt from the limits. Clients of a unix-domain socket, which have no address, are
+/// always exempt, because the permissions of the socket have admitted them.
 fn classify<S: Service>(service: &S, address: IpAddr) -> ClientClass {
     let is_exempt = address.is_unspecified() || service.is_exempt(address);
     if is_exempt { ClientClass::Exempt } else { ClientClass::Limited }

@@ -24,7 +24,8 @@ use std::sync::Arc;
 use std::task::{Poll, ready};
 use std::time::Duration;
 
-/// Tells whether a client may connect. `Ok(None)` is a client without limits, and `Err` is an exceeded limit.
+/// Tells whether a client may connect. `Ok(None)` means that no limits apply to the client, and `Err` names the limit
+/// that the client has exceeded.
 pub(crate) type ClientAdmission = Result<Option<Admission>, ClientLimit>;
 
 pub(crate) type AdmitClient = Rc<dyn Fn(IpAddr) -> ClientAdmission>;
@@ -136,7 +137,7 @@ impl<H: Handler> ServerSession<H> {
         };
         self.notify_disconnect(reason);
         if reason == CloseReason::HungUp && !self.is_aborted {
-            // Box the future, because otherwise every session would reserve memory for it, but few sessions linger.
+            // Few sessions linger, so box the future. Otherwise, every session would reserve memory for it.
             Box::pin(self.linger()).await;
         }
     }
@@ -201,7 +202,8 @@ impl<H: Handler> ServerSession<H> {
 
     /// Counts the session against the limits of the client that a proxy has named, and no longer against the proxy's.
     fn admit_named(&mut self, address: IpAddr) -> Result<(), &'static Reply> {
-        // Release the old admission first, because the proxy may name the same client again, which would count twice.
+        // Release the old admission first. If the proxy names the same client again, the session would otherwise count
+        // twice.
         self.admission = None;
         self.admission = (self.admit)(address).map_err(ClientLimit::reply)?;
         if self.admission.is_some() { self.leave_reserved_slots() } else { Ok(()) }
@@ -224,7 +226,7 @@ impl<H: Handler> ServerSession<H> {
 
     async fn serve(&mut self) -> io::Result<CloseReason> {
         if let ServerSecurity::Implicit(setup) = self.security.clone() {
-            // The client could not read a reply before TLS has begun, so just close the connection.
+            // Close the connection without a reply, because the client could not read a reply before TLS begins.
             if exceeded(self.admission.as_ref(), ClientLimit::HandshakeRate, clock::now()).is_some() {
                 return Err(io::ErrorKind::ConnectionAborted.into());
             }
@@ -291,8 +293,8 @@ impl<H: Handler> ServerSession<H> {
             Err(error) => {
                 self.handler.tls_failed(&error);
                 self.show_event("TLS failed: ", &error);
-                // Do not return the time-out itself: the handler already knows of it, and would count it again when the
-                // session ends.
+                // Do not return `error` itself. If it is a time-out, the handler already knows of it, and would count
+                // it again when the session ends.
                 Err(io::ErrorKind::ConnectionAborted.into())
             }
         }
@@ -483,8 +485,8 @@ impl<H: Handler> ServerSession<H> {
         }
         let mut backlog = std::mem::take(&mut self.backlog);
         if self.slot.is_closing() {
-            // The worker is stopping, so drop further commands. In LMTP, the call below still asks the handler about
-            // the message's other recipients, because each of them needs a reply.
+            // The worker is stopping, so drop further commands. The call below is still needed in LMTP: it asks the
+            // handler about the message's other recipients, each of which needs a reply.
             backlog.clear();
         }
         self.process_input(&backlog, now, out)
@@ -541,7 +543,7 @@ fn limit_of(event: &Event<'_>) -> Option<ClientLimit> {
         Event::Recipient(_) => Some(ClientLimit::RecipientRate),
         Event::StartTls => Some(ClientLimit::HandshakeRate),
         Event::Nonce => Some(ClientLimit::LoginRate),
-        // A mechanism with a nonce has already caused an `Event::Nonce`, which has counted this login against the rate.
+        // If the mechanism needs a nonce, an `Event::Nonce` has already counted this login against the rate.
         Event::Auth(auth) if !auth.mechanism.needs_server_nonce() => Some(ClientLimit::LoginRate),
         _ => None,
     }

@@ -169,7 +169,8 @@ impl Stream {
         self.socket.input_at()
     }
 
-    /// Returns true if the last output waits to be sent with the output of other sessions, at the end of the turn.
+    /// Returns true if the worker has yet to send the last output, at the end of its turn, together with the output of
+    /// other sessions.
     pub(crate) fn is_write_batched(&self) -> bool {
         self.socket.is_write_batched()
     }
@@ -180,7 +181,7 @@ impl Stream {
         self.socket.time_writes();
     }
 
-    /// Sends the batched output of all sessions now, before the end of the turn.
+    /// Sends the batched output of all sessions now, before the end of the worker's turn.
     pub(crate) fn flush_batch(&self) {
         self.socket.flush_batch();
     }
@@ -220,7 +221,7 @@ impl Stream {
         self.socket.reset_on_close();
     }
 
-    /// Returns true if the peer has closed the connection, or if it has failed.
+    /// Returns true if the peer has closed the connection, or if the connection has broken.
     pub(crate) fn has_ended(&self) -> bool {
         self.socket.has_ended()
     }

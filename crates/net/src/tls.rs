@@ -112,7 +112,7 @@ impl TlsLayer {
         loop {
             let mut incoming = std::mem::take(&mut self.buffers.incoming);
             let outcome = self.process_records(socket, &mut incoming, &mut []);
-            // Send the output even after an error, because it then holds the alert with the reason.
+            // Send the output even after an error, because the output then contains the alert with the reason.
             poll_fn(|_| self.poll_flush(socket)).await?;
             let (used, _) = outcome?;
             incoming.drain(..used);
@@ -221,7 +221,8 @@ impl TlsLayer {
             // Decrypt the held bytes even if the socket has no more, because the last segment of the handshake may
             // already have contained whole records.
             let held = self.buffers.incoming.len();
-            // Read no more than `room` or one record can hold, because the session must buffer plaintext beyond `room`.
+            // Read at most as much as `room` or one record can hold, whichever is more, because the session has to
+            // buffer all plaintext that does not fit into `room`.
             let end = scratch.len().min(held + room.len().max(RECORD_BYTES));
             let brought = match socket.poll_read(&mut scratch[held..end]) {
                 Poll::Pending if held == 0 || !std::mem::take(&mut self.buffers.is_fresh) => return Poll::Pending,

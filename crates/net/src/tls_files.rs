@@ -197,7 +197,7 @@ impl TlsWatch {
     /// Returns a [`TlsFilesError`] if a file cannot be read or used. The server then keeps its
     /// settings.
     pub fn reload(&mut self) -> Result<(), TlsFilesError> {
-        // Take identity and times before reading, so that the next check notices a change during the read.
+        // Record the stamps of the files before reading them, so that the next check notices a change during the read.
         self.read = self.files.stamps();
         self.changing = None;
         let files = &self.files;

@@ -265,8 +265,8 @@ impl ClientTls {
         trust: &Trust,
         judge: &Trust,
     ) -> Result<Arc<CertificateRecorder>, TlsSetupError> {
-        // Do not fail if the certificates of `judge` cannot be used, for example because the system has none. The
-        // recorder then reports this error instead of whether `judge` trusts the server.
+        // Do not fail if the certificates of `judge` cannot be used, for example because the system has none. In this
+        // case, the recorder reports this error, and not whether `judge` trusts the server.
         let judge = verifier_of(judge).map_err(|error| error.to_string());
         let recorder = Arc::new(CertificateRecorder::new(verifier_of(trust)?, judge));
         let verifier: Arc<dyn ServerCertVerifier> = Arc::clone(&recorder) as _;
@@ -344,8 +344,8 @@ impl ClientSessionStore for SessionStore {
 
     fn insert_tls13_ticket(&self, _: ServerName<'static>, ticket: Tls13ClientSessionValue) {
         let tickets = &mut self.lock().tickets;
-        // If the store is full, drop the new ticket, because the stored ones are no worse: the server sent all of them
-        // during this run and decides itself how long they are valid.
+        // If the store is full, drop the new ticket. The stored tickets are just as good, because the server sent them
+        // all during this run, and decides itself how long they are valid.
         if tickets.len() < MAX_TICKETS {
             tickets.push(ticket);
         }
@@ -454,8 +454,8 @@ mod tests {
             let server = server();
             let mut kinds = Vec::new();
             for _ in 0..3 {
-                // Begin all 40 handshakes before the first has ended, as parallel sessions do. No handshake can then
-                // use a ticket from another one of the 40.
+                // Begin all 40 handshakes before the first has ended, as parallel sessions do. None of them can then
+                // use a ticket from another one.
                 let mut pairs: Vec<_> = (0..40).map(|_| ends(&client, &server)).collect();
                 pairs.iter_mut().for_each(|(client, server)| shake(client, server));
                 kinds

@@ -28,7 +28,7 @@ struct ShownScreen {
 }
 
 fn shown() -> MutexGuard<'static, Option<ShownScreen>> {
-    // Ignore the poisoning, because even after a panic, the terminal must be restored.
+    // Use the screen even if the lock is poisoned, because the terminal must be restored after a panic as well.
     lock(&SHOWN)
 }
 
@@ -86,8 +86,8 @@ pub fn draw(frame: &[u8]) -> bool {
 /// Writes a line to standard error or, while the screen is shown, keeps it until the screen is
 /// left.
 pub fn tell(line: Arguments<'_>) {
-    // Format before taking the lock, because formatting may panic, and the panic hook takes the
-    // lock.
+    // Format the line before taking the lock. Formatting may panic, and the panic hook could then
+    // not take the lock.
     let line = line.to_string();
     let mut shown = shown();
     if let Some(screen) = shown.as_mut() {
@@ -97,7 +97,7 @@ pub fn tell(line: Arguments<'_>) {
         return;
     }
     drop(shown);
-    // Ignore errors and lose the line, because the process must go on even if standard error is full or closed.
+    // Ignore errors. The line is then lost, but the process must go on even if standard error is full or closed.
     let _ = writeln!(io::stderr().lock(), "{line}");
 }
 

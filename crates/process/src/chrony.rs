@@ -30,8 +30,8 @@ const MAX_ERROR_S: f64 = 1e6;
 /// installed, has not synchronised the clock, or does not answer in time.
 #[must_use]
 pub fn clock_error() -> Option<Duration> {
-    // Run only one `chronyc` at a time and keep its answer, because a sink may have many clients that ask at the same
-    // time.
+    // Run only one `chronyc` at a time and keep its answer for a while, because many clients of a sink may ask at the
+    // same time.
     static LAST: Mutex<Option<(Instant, Option<Duration>)>> = Mutex::new(None);
     let mut last = lock(&LAST);
     if let Some((_, error)) = last.filter(|(at, _)| at.elapsed() < KEEP_TIMEOUT) {

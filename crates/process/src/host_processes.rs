@@ -47,8 +47,8 @@ impl HostProcesses {
         }
         let mut by_name: BTreeMap<(&str, bool), HostProcess> = BTreeMap::new();
         for (key @ (pid, _), (name, stat)) in &later.seen {
-            // This process's ticks include all CPU time of its ended children. Subtract the part that these children
-            // had used before the first reading, because only the time between the two readings is wanted.
+            // This process's ticks include all CPU time of its ended children. Subtract the CPU time that these
+            // children had used before the first reading, because only the time between the two readings counts.
             let before =
                 self.seen.get(key).map_or(0, |(_, stat)| ticks(stat)) + ended.get(pid).copied().unwrap_or_default();
             let ticks = ticks(stat).saturating_sub(before);
@@ -75,8 +75,8 @@ impl HostProcesses {
     pub(crate) fn family(&self, roots: &BTreeSet<u32>) -> BTreeSet<u32> {
         let stats: BTreeMap<u32, &ProcessStat> = self.seen.iter().map(|((pid, _), (_, stat))| (*pid, stat)).collect();
         let mut members: BTreeSet<u32> = roots.iter().copied().filter(|pid| stats.contains_key(pid)).collect();
-        // If the leader of a process group or session has ended, the other processes keep its ID as group or session.
-        // Processes with such an ID therefore also belong to the family.
+        // If the leader of a process group or session has ended, the other processes keep its ID as their group or
+        // session. If a root has such an ID, all processes with this ID belong to the family.
         let led = roots.iter().filter_map(|pid| stats.get(pid)).flat_map(|stat| [stat.group, stat.session]);
         let leaders: BTreeSet<u32> = led.filter(|leader| *leader > 0 && !stats.contains_key(leader)).collect();
         loop {
@@ -133,8 +133,8 @@ fn ticks(stat: &ProcessStat) -> u64 {
 
 fn descends(pid: u32, root: u32, parents: &BTreeMap<u32, u32>) -> bool {
     let mut line = std::iter::successors(Some(pid), |pid| parents.get(pid).copied());
-    // Limit the number of steps, because the processes change while they are read, so the links to the parents could
-    // form a cycle.
+    // Limit the number of steps. Processes may change while they are read, so the links to their parents could form a
+    // cycle.
     line.by_ref().take(parents.len() + 1).any(|pid| pid == root)
 }
 

@@ -32,7 +32,8 @@ struct CpuTicks {
     all: u64,
 }
 
-/// Connections that listeners could not accept since the network namespace was created.
+/// Numbers of connections and SYNs that the kernel dropped, for example because a listen queue was full, since the
+/// network namespace was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct ListenQueueCounts {
     listen_overflows: Option<u64>,
@@ -68,7 +69,7 @@ impl HostSampler {
         };
         let from = &self.queues;
         let to = &later.queues;
-        // A counter that has decreased was reset, so nobody knows how much it grew during the run.
+        // A counter that has decreased was reset, so its growth during the run is unknown.
         let counted = |part: fn(&ListenQueueCounts) -> Option<u64>| part(to)?.checked_sub(part(from)?);
         Surroundings {
             processor_s: time.map(|time| time.all as f64 / rustix::param::clock_ticks_per_second() as f64),

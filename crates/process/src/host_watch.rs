@@ -64,7 +64,7 @@ impl HostWatch {
             }
             observer.finish()
         };
-        // Ignore an error, because without the thread, the run's record only lacks the figures about the host.
+        // Ignore an error, because the run can go on without this thread. Its record then lacks the host's figures.
         let thread = std::thread::Builder::new().name("host watch".to_owned()).spawn(watch).ok();
         Self { stop, thread }
     }
@@ -138,7 +138,7 @@ impl Observer {
     /// Finds the processes of the run and of the server, so that none of them counts as unrelated to the run.
     fn search(&mut self, all: &HostProcesses) {
         // A sink or a relay of this run cannot be distinguished from a mailrun process of another run. Count all
-        // mailrun processes as related to this run, so that its own ones never count as foreign load.
+        // mailrun processes as related to this run, so that those of this run never count as foreign load.
         let own = all.family(&all.namesakes(id()));
         let servers: BTreeSet<u32> = self.server_roots().collect();
         let server = all.family(&servers);
@@ -308,8 +308,8 @@ impl Windows {
 
     /// Adds a reading, which the caller takes at the end of each `WINDOW`.
     fn add(&mut self, row: WaitRow) {
-        // If the thread of the watch was itself delayed, this reading covers more than one `WINDOW`. The record shows
-        // it as a single `WINDOW`, which cannot contain a longer wait, so limit its waits.
+        // If the watching thread was itself delayed, this reading covers more than one `WINDOW`, but the record shows
+        // it as a single `WINDOW`. Limit the waits to one `WINDOW`, because it cannot contain longer waits.
         let waited_ms = row.waited_ms.min(WINDOW.as_secs_f64() * 1e3);
         self.pending.push(WaitRow { waited_ms: (waited_ms * 1e3).round() / 1e3 });
         if self.pending.len() >= self.width {

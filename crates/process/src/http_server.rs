@@ -161,7 +161,7 @@ async fn answer(State(guard): State<Arc<RequestGuard>>, request: Request, next: 
 
 async fn accept(listener: TcpListener, routes: &Router, counters: &HttpCounters) -> std::io::Result<()> {
     let listener = tokio::net::TcpListener::from_std(listener)?;
-    // Keep connections in the order of their opening, because the oldest is displaced first.
+    // Keep the connections in the order in which they were opened, because the oldest is displaced first.
     let mut open: VecDeque<AbortHandle> = VecDeque::with_capacity(CONNECTION_LIMIT);
     loop {
         let Ok((stream, _)) = listener.accept().await else {

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// The user's strongest request to stop so far.
+/// What the signals that have arrived so far ask this process to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum StopRequest {
     /// No signal has arrived, so the run continues.
@@ -161,7 +161,7 @@ fn start_watch(has_hangup: bool) -> Result<&'static SignalWatch> {
         }
     };
     let watch: &SignalWatch = Box::leak(Box::default());
-    // Do not join this thread, which sleeps in epoll until the process ends.
+    // Do not join this thread, because it runs until the process ends.
     std::thread::Builder::new()
         .name("signals".to_owned())
         .spawn(move || runtime.block_on(count_signals(signals, watch)))
@@ -261,7 +261,7 @@ mod tests {
 
     #[test]
     fn a_process_has_one_thread_for_signals() {
-        // The count of threads is reliable, because each test runs in a process of its own.
+        // Counting threads is reliable here, because each test runs in a process of its own.
         let threads = || std::fs::read_dir("/proc/self/task").unwrap().count();
         let before = threads();
         let interrupts: Vec<Interrupt> = (0..5).map(|_| Interrupt::watch_without_hangup().unwrap()).collect();

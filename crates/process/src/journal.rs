@@ -3,7 +3,7 @@
 use rustix::fs::fstat;
 use std::io;
 
-/// Variable in which systemd names the journal's stream by device and inode (systemd.exec(5)).
+/// Environment variable in which systemd names the journal's stream by device and inode (systemd.exec(5)).
 const JOURNAL_STREAM: &str = "JOURNAL_STREAM";
 
 /// Returns true if standard error is connected to the journal.

@@ -36,8 +36,8 @@ pub struct AwakeProcessors {
     _device: Option<File>,
 }
 
-/// Keeps the processors awake if `mode` is `On`, or if `mode` is `Auto` and `is_usual`, the caller's choice, is true.
-/// The records that this process writes from now on say whether the processors are kept awake.
+/// Keeps the processors awake if `mode` is `On`, or if it is `Auto` and the caller has chosen so (`is_usual`). The
+/// records that this process writes from now on say whether the processors are kept awake.
 ///
 /// # Errors
 /// Returns an error if `mode` is `On` and the device cannot be written.
@@ -62,7 +62,7 @@ fn keep_awake_by(device: &Path, mode: KeepAwakeMode, is_usual: bool) -> Result<(
     let held = if is_wanted { Some(hold(device)) } else { None };
     let state = match &held {
         Some(Ok(_)) => KeepAwake::On,
-        // Another process holds the device and so keeps the processors awake, such as the bench that started this one.
+        // Another process, such as the bench that started this one, holds the device and keeps the processors awake.
         _ if is_awake(device) => KeepAwake::On,
         Some(Err(error)) if mode == KeepAwakeMode::On => {
             let hint = match error.kind() {

@@ -112,7 +112,7 @@ pub struct LiveProgress {
     pub rejected: u64,
     /// Messages that were neither accepted nor rejected, because their session failed.
     pub failed: u64,
-    /// Percentiles of the latency in the recent past.
+    /// Percentiles of the latencies that the process has measured since its previous report.
     pub now: LiveTimes,
     /// Percentiles of the latency since the start of the run.
     pub run: LiveTimes,

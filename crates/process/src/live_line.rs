@@ -28,7 +28,7 @@ const MIN_BAR_COLUMNS: usize = 8;
 const MAX_BAR_COLUMNS: usize = 24;
 
 /// A short text in the progress line, such as `498 msg/s`. If the terminal is too narrow for all parts, they are left
-/// out in this order, from `Median` on.
+/// out in the order of these variants, `Median` first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum LinePart {
     Median,
@@ -170,7 +170,7 @@ impl LiveLine {
             let columns = text.chars().count();
             let bar = self.share.filter(|_| min_part <= LinePart::Bar);
             let room = width.saturating_sub(columns + 1);
-            // Leave out another part of the line rather than draw a bar that is too short to be useful.
+            // If there is only room for a bar that is too short to be useful, omit another part of the line instead.
             match bar {
                 Some(share) if room >= MIN_BAR_COLUMNS => {
                     return format!("{} {text}", draw_bar(share, room.min(MAX_BAR_COLUMNS), letters));
@@ -551,7 +551,8 @@ mod tests {
     fn a_rate_looks_back_one_second() {
         let mut window = RateWindow::default();
         for quarter in 0..20_u64 {
-            // The count grows until 3.75 s. It stays the same until the last report at 4.75 s, so the rate must be 0.
+            // The count grows until 3.75 s, and then stays the same for a second, until the last report at 4.75 s. The
+            // rate must then be 0.
             window.add(quarter as f64 / 4.0, (quarter * 250).min(3_750));
         }
         assert_eq!(window.per_s(), 0.0);

@@ -1,4 +1,4 @@
-//! Serves the progress of a load over HTTP in the text format of Prometheus (0.0.4).
+//! Serves the progress of a running load test over HTTP, in the text format of Prometheus (version 0.0.4).
 use crate::http_server::{self, HostNames};
 use crate::live::LiveProgress;
 use anyhow::{Context, Result};
@@ -16,15 +16,15 @@ use std::sync::{Arc, Mutex};
 
 #[derive(Clone, Copy, Debug)]
 pub struct MeasuredParty {
-    /// Name of the process, such as `source`. It appears in the message that tells the URL of the metrics.
+    /// Name of the process, such as `source`, for the message that announces the URL of the metrics.
     pub name: &'static str,
     /// Prefix of the metrics' names, such as `mailrun_source_`.
     pub prefix: &'static str,
-    /// Event until which the latency of a message is measured, such as `accepted`.
+    /// Event with which the measured latency of a message ends, such as `accepted`.
     pub stage: &'static str,
 }
 
-/// The latest progress of a load, which is served as `GET /metrics`.
+/// The latest progress of a load test, which `GET /metrics` returns.
 pub struct LiveMetrics {
     latest: Arc<Mutex<LatestFigures>>,
 }
@@ -36,7 +36,7 @@ struct LatestFigures {
 }
 
 impl LiveMetrics {
-    /// Starts to serve the metrics on `address` until the process ends, and prints their URL.
+    /// Starts a server for the metrics on `address`, which runs until the process ends, and prints its URL.
     pub fn serve(address: SocketAddr, party: MeasuredParty) -> Result<Self> {
         let (progress, latencies) = (LiveProgress::default(), Buckets::default());
         let latest = Arc::new(Mutex::new(LatestFigures { party, progress, latencies }));
@@ -66,8 +66,9 @@ pub fn response(text: String) -> Response {
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response()
 }
 
-/// Formats counters and, for each stage such as `accepted`, a histogram of the times that messages took to reach it.
-/// Each counter is given as its name without the prefix, its meaning and its value.
+/// Formats the counters, followed by a histogram for each stage, such as `accepted`, of the times that messages took to
+/// reach this stage. Each element of `counters` contains a counter's name without `prefix`, its description and its
+/// value.
 pub fn counters_text(
     prefix: &'static str,
     counters: &[(&str, &str, u64)],

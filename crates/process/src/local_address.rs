@@ -30,15 +30,15 @@ pub fn is_local_address(address: IpAddr) -> bool {
     }
 }
 
-/// Returns true if nobody between this process and the server can read what they send each other, because the server
-/// has a loopback address or a unix-domain socket. The server then runs on this host, so both use the same clock.
+/// Returns true if the server has a loopback address or a unix-domain socket. It then runs on this host, so nobody can
+/// intercept the connection, and the server uses the same clock as this process.
 pub fn is_loopback(server: &Endpoint) -> bool {
     server.ip().is_none_or(|address| address.to_canonical().is_loopback())
 }
 
 /// Returns true if an interface of this host has the address. Asks the kernel which source address it would use to send
-/// to `ip`. For an address of this host, that is `ip` itself. A successful bind would prove nothing, because with
-/// `ip_nonlocal_bind` it succeeds for any address.
+/// to `ip`. For an address of this host, that is `ip` itself. Binding a socket to `ip` would prove nothing, because
+/// with the sysctl `ip_nonlocal_bind` this succeeds for any address.
 pub fn is_of_this_host(ip: IpAddr) -> bool {
     let from = |any: IpAddr| {
         let socket = UdpSocket::bind((any, 0))?;

@@ -1,12 +1,12 @@
-//! Writes a process's log lines to standard error. A separate thread does this, so that a reader who stops reading does
-//! not stall any other thread.
+//! Writes a process's log lines to standard error. A separate thread does this, so that all other threads go on if
+//! nobody reads standard error.
 //!
 //! ```text
 //! any thread ─ write_line ─▶ buffer (bounded; beyond: counted) ─▶ thread ─▶ standard error
 //! delivery log ─ write_blocking ─▶ half of the buffer at most, and waits
 //! ```
-//! A line for which there is no room is dropped and counted. The next line that can be written is
-//! preceded by the number of dropped lines. Hidden characters are escaped, so that text from peers
+//! A line for which there is no room is dropped and counted. As soon as there is room again, a line of the log reports
+//! the number of dropped lines. Control characters and other invisible characters are escaped, so that text from peers
 //! cannot control a terminal.
 use crate::journal;
 use jiff::Timestamp;
@@ -20,13 +20,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Maximum number of bytes that wait to be written: some thousands of lines.
+/// Size of the buffer in bytes, which is enough for some thousands of lines.
 const BUFFER_LIMIT: usize = 1 << 20;
-/// Time that `flush` waits at most, because the reader may never read the remaining lines.
+/// Maximum time that `flush` waits. It is limited, because the reader may never read the remaining lines.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 /// Escape sequence that removes the status line below the log.
 const ERASE: &[u8] = b"\r\x1b[K";
-/// Pause before the next try if the reader has made the pipe non-blocking and the pipe is full.
+/// Pause before another attempt to write to a full pipe. It is needed only if another process has made the pipe
+/// non-blocking, because a write to a blocking pipe waits by itself.
 const RETRY_DELAY: Duration = Duration::from_millis(10);
 
 /// A handle for the thread that writes the log. Clones share the same thread.
@@ -75,7 +76,7 @@ impl LogWriter {
         Self::start_in_form(File::from(stderr), BUFFER_LIMIT, form)
     }
 
-    /// Starts the log thread, which writes the buffered lines to `out`. Up to `limit` bytes can wait to be written.
+    /// Starts the log thread, which writes the buffered lines to `out`. `limit` is the size of the buffer in bytes.
     pub fn start(out: impl Write + Send + 'static, limit: usize) -> io::Result<Self> {
         Self::start_in_form(out, limit, LogForm::Lines)
     }
@@ -118,7 +119,7 @@ impl LogWriter {
         self.0.filled.notify_one();
     }
 
-    /// Returns the number of lines that were dropped or could not be written.
+    /// Returns the number of lines that are missing from the log, because the buffer was full or a write failed.
     pub fn dropped(&self) -> u64 {
         self.0.dropped.load(Ordering::Relaxed)
     }
@@ -234,7 +235,7 @@ impl LogBuffer {
         }
     }
 
-    /// Writes all bytes to `out`. If `out` fails, adds the lines that were not written to the number of dropped lines.
+    /// Writes all bytes to `out`. If `out` fails, counts the lines that were not written as dropped.
     fn write(&self, mut bytes: &[u8], out: &mut impl Write) {
         while !bytes.is_empty() {
             match out.write(bytes) {
@@ -252,7 +253,7 @@ impl LogBuffer {
     }
 }
 
-/// Formats a line that the log writer adds itself, in the form of the log's other lines.
+/// Formats a line of the log writer's own, such as the report of a panic, like the other lines of the log.
 fn format_line(level: &str, what: &str) -> String {
     format!("{:.6} {level:>5} mailrun::log: {what}\n", Timestamp::now())
 }

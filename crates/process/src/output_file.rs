@@ -1,6 +1,6 @@
 //! Writes result files, such as run records, without ever leaving half of a file. A file appears only when it is
 //! complete, and an older file of the same name stays until then. A run that cannot start, or that is killed, therefore
-//! leaves no empty file either. FIFOs, devices and descriptors such as `/dev/stdout` are written to as they are.
+//! leaves no empty file. FIFOs, devices and descriptors such as `/dev/stdout` are written to directly.
 use crate::reason::reason;
 use anyhow::{Context, Result};
 use rustix::fs::Access;
@@ -15,14 +15,14 @@ use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Mode of a new file, from which the umask is subtracted.
+/// Permissions of a new file before the umask is applied.
 const NEW_FILE_MODE: u32 = 0o666;
 
 /// A file or stream that receives results. The output is complete only after `finish`.
 #[derive(Debug)]
 pub enum OutputFile {
-    /// The output file, which has a temporary name until `finish` gives it the final name. Dropping this value deletes
-    /// the file.
+    /// A file that has a temporary name until `finish` gives it the final name. If this value is dropped before that,
+    /// the file is deleted.
     New {
         file: NamedTempFile,
         /// Path of the final file, without symbolic links.
@@ -43,8 +43,8 @@ pub fn cannot_write(path: &Path, error: &io::Error) -> anyhow::Error {
     anyhow::anyhow!("cannot write {}: {}", path.display(), reason(error))
 }
 
-/// Checks that an output can be written, so that long work is not done in vain. Creates the
-/// directory if it does not exist, but not the file.
+/// Checks before a long run that its output can be written, so that the results are not lost at the end. Creates the
+/// output's directory if it does not exist, but not the file.
 ///
 /// # Errors
 /// Fails if the output cannot be written. The error names the path.
@@ -77,8 +77,8 @@ pub fn is_file(path: &Path) -> bool {
 
 fn try_check(path: &Path) -> io::Result<()> {
     let path = match place(path)? {
-        // Do not open a FIFO, because opening waits for a reader, and closing ends the reader's
-        // input.
+        // Do not open a FIFO for this check. Opening it would wait for a reader, and closing it would
+        // end the reader's input.
         Place::Stream if path == Path::new("-") => return Ok(()),
         Place::Stream => return Ok(rustix::fs::access(path, Access::WRITE_OK)?),
         Place::File(path) => path,
@@ -98,8 +98,8 @@ fn place(path: &Path) -> io::Result<Place> {
     if path.as_os_str().is_empty() {
         return Err(Errno::NOENT.into());
     }
-    // Treat a path such as /dev/stdout, which names a descriptor of this process, as a stream even if it leads to a
-    // file. The process may have written other output to that file, so the file must not be replaced.
+    // A path such as /dev/stdout names a descriptor of this process. Treat it as a stream even if it leads to a file,
+    // because this process may have written other output to the file, which must then not be replaced.
     let is_descriptor = is_standard_output(path)
         || path == Path::new("/dev/stderr")
         || ["/dev/fd", "/proc/self/fd"].iter().any(|directory| path.parent() == Some(Path::new(directory)));
@@ -126,7 +126,8 @@ fn parent(path: &Path) -> &Path {
 }
 
 impl OutputFile {
-    /// Opens an output for writing. Its directory must exist (see [`check`]). Opening a FIFO waits for its reader.
+    /// Opens an output for writing. Its directory must exist (see [`check`]). If the output is a FIFO, waits until a
+    /// reader has opened it.
     ///
     /// # Errors
     /// Fails if the output cannot be opened for writing.

@@ -1,5 +1,5 @@
-//! Parts that the processes of a run share: their output files, and the fields of their records that do not depend on
-//! their role.
+//! Code for all kinds of processes in a run, such as sources and sinks: their output files, and the fields of their run
+//! records that do not depend on their role.
 use crate::cpus;
 use crate::event_output::EventOutput;
 use crate::host;
@@ -23,7 +23,7 @@ pub struct Outputs {
     pub json: Option<PathBuf>,
     /// File for the ledger, which has one bit for each pair of message and recipient.
     pub ledger: Option<PathBuf>,
-    /// File for the HdrHistogram interval log.
+    /// File for the HdrHistogram interval log, which contains the latencies of each second.
     pub hlog: Option<PathBuf>,
     pub live: LiveMode,
     /// Address on which live metrics are served over HTTP.
@@ -45,7 +45,7 @@ impl Outputs {
         Some(error)
     }
 
-    /// Returns the directory of the output files, if there are any.
+    /// Returns the directory of the first output file that was requested, or `None` if none was requested.
     pub fn directory(&self) -> Option<&Path> {
         let parent = [&self.json, &self.ledger, &self.hlog].into_iter().flatten().next()?.parent()?;
         Some(if parent.as_os_str().is_empty() { Path::new(".") } else { parent })
@@ -76,7 +76,8 @@ pub fn write_record(path: &Path, record: &Record) -> Result<()> {
     output_file::write(path, text + "\n")
 }
 
-/// Writes all ledgers of a process to one file: three for a sink, and one for any other process.
+/// Writes all ledgers of a process to one file. A sink has three (see [`Ledger::write_arrivals`]), and any other
+/// process has one.
 pub fn write_ledger(path: &Path, units: &[&Ledger]) -> Result<()> {
     let written = OutputFile::create(path).and_then(|file| {
         let mut file = BufWriter::new(file);
@@ -103,8 +104,8 @@ pub struct IntervalRecorder {
 }
 
 impl IntervalRecorder {
-    /// Starts to record at `now`, the start of the run. `tag` is the name of the event until which latencies are
-    /// measured, such as `accepted`. Each line of the interval log contains this name.
+    /// Starts to record at `now`, the start of the run. `tag` is the name of the event with which each latency ends,
+    /// such as `accepted`. Each line of the interval log contains this name.
     pub fn begin(now: Duration, tag: &'static str, hlog: Option<&Path>) -> Result<Self> {
         let log = hlog.map(|path| {
             let file = OutputFile::create(path).map_err(|error| cannot_write(path, &error))?;
@@ -122,14 +123,14 @@ impl IntervalRecorder {
         })
     }
 
-    /// Leaves out the seconds before `then`, in which the run warms up, from the series.
+    /// Excludes the warm-up, which lasts until `then`, from the series.
     #[must_use]
     pub fn excluding_before(self, then: Duration) -> Self {
         Self { series: self.series.omit_before(then), ..self }
     }
 
-    /// Adds the latencies since the last call to the interval log, which gets a line per second. If
-    /// the log cannot be written, the run goes on without it.
+    /// Adds `latencies`, which were measured since the last call, to the interval log. The log gets one line per
+    /// second. If the log cannot be written, the run continues without it.
     pub fn log(&mut self, now: Duration, latencies: &Latencies) {
         if self.log.is_some() {
             self.interval.merge(latencies);
@@ -200,7 +201,7 @@ pub fn own_party(role: Role, name: &str, workers: usize, faults: Vec<String>) ->
     party
 }
 
-/// Returns how long this process has busy-polled so far. Returns `None` if busy polling is off.
+/// Returns the time that this process has spent in busy polling so far, or `None` if busy polling is off.
 pub fn busy_poll_row(mode: BusyPoll) -> Option<BusyPollRow> {
     let looked_s = mailrun_net::worker::busy_polled().as_secs_f64();
     (mode != BusyPoll::Off).then(|| BusyPollRow { mode: mode.to_string(), looked_s })
@@ -259,13 +260,14 @@ pub fn record_time() -> Duration {
     mailrun_net::clock::now()
 }
 
-/// Returns the ID of this host's monotonic clock, which messages carry with their time stamps. The ID changes at each
-/// boot, because the clock then starts again.
+/// Returns the ID of this host's monotonic clock. Messages contain this ID beside their time stamps, because times of
+/// different clocks must not be compared. The ID changes at each boot, because the clock then starts again.
 pub fn monotonic_clock() -> ClockId {
     ClockId::monotonic(&boot_id())
 }
 
-/// Returns the ID of this host's wall clock, which messages carry with their time stamps. The ID changes at each boot.
+/// Returns the ID of this host's wall clock. Messages contain this ID beside their time stamps. The ID changes at each
+/// boot, like the ID of the monotonic clock.
 pub fn wall_clock() -> ClockId {
     ClockId::realtime(&boot_id())
 }

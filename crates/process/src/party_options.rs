@@ -54,7 +54,7 @@ impl PartyOptions {
         self
     }
 
-    /// Adds the words and options of `more`, whose options replace options of the same name.
+    /// Adds the words and options of `more`. An option of `more` replaces an option of the same name.
     pub fn and(mut self, more: Self) -> Self {
         self.arguments.extend(more.arguments);
         self.options.extend(more.options);
@@ -79,7 +79,7 @@ impl PartyOptions {
         self.options.iter().map(|(name, values)| (name.as_str(), values.as_slice()))
     }
 
-    /// Returns the options as a user would type them, for example `--messages=200`.
+    /// Returns the words and options as a user would type them, for example `127.0.0.1:25 --messages=200`.
     pub fn words(&self) -> Vec<String> {
         let option = |(name, values): (&String, &Vec<String>)| match values.as_slice() {
             [] => vec![format!("--{name}")],
@@ -101,13 +101,13 @@ impl PartyOptions {
     }
 }
 
-/// Returns the name by which users type a value of an option, for example `constant`.
+/// Returns the word that users type for this value of an option, for example `constant`.
 pub fn value_name(value: impl ValueEnum) -> String {
     value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
-/// The values of the options that the user typed. The key is the ID of the option's clap argument. This must be the
-/// first field of a command's struct, because clap fills the fields in order and removes each value that it has used
+/// The values of the options that the user typed, by the ID of the option's clap argument. The first field of a
+/// command's struct must have this type, because clap fills the fields in order and removes each value that it has used
 /// from the matches.
 #[derive(Clone, Debug, Default)]
 pub struct TypedOptions(BTreeMap<String, Vec<String>>);

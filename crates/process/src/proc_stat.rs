@@ -63,8 +63,8 @@ pub(crate) fn name(stat: &str) -> Option<&str> {
     Some(stat.rsplit_once(')')?.0.split_once('(')?.1)
 }
 
-/// Returns the bytes that the process `pid` caused to be read from storage and to be written to storage. Returns `None`
-/// if the kernel does not show them.
+/// Returns two numbers of bytes: those that the process `pid` caused to be read from storage, and those that it caused
+/// to be written to storage. Returns `None` if the kernel does not show these numbers.
 pub fn storage_bytes(pid: u32) -> Option<(u64, u64)> {
     let io = fs::read_to_string(format!("/proc/{pid}/io")).ok()?;
     Some((field(&io, "read_bytes:")?, field(&io, "write_bytes:")?))
@@ -75,7 +75,7 @@ pub fn pids() -> impl Iterator<Item = u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// Returns the number in the line that starts with `name`, for example in `/proc/PID/status`.
+/// Returns the number in the line that starts with `name`, for example with `VmRSS:` in `/proc/PID/status`.
 pub fn field(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(name))?.split_ascii_whitespace().next()?.parse().ok()
 }

@@ -70,8 +70,8 @@ pub fn own() -> ProcessUsage {
     let used = read("self").unwrap_or_default();
     let exact = clock_gettime(ClockId::ProcessCPUTime);
     let exact_s = exact.tv_sec as f64 + exact.tv_nsec as f64 / 1e9;
-    // /proc splits the time into user and system time, but counts in hundredths of a second, which is too coarse for a
-    // run of 50 ms. The kernel's CPU clock of this process is exact, so split its time in the ratio that /proc shows.
+    // /proc tells user and system time apart, but counts in hundredths of a second, which is too coarse for a run of
+    // 50 ms. The kernel's CPU clock of this process is exact, so split its time in the ratio that /proc shows.
     let user_share = match used.user_s + used.sys_s {
         total if total > 0.0 => used.user_s / total,
         _ => 1.0,
@@ -79,7 +79,8 @@ pub fn own() -> ProcessUsage {
     ProcessUsage { user_s: exact_s * user_share, sys_s: exact_s * (1.0 - user_share), ..used }
 }
 
-/// CPU time and memory that this process has used so far. A sample reads fewer files than [`own`] does.
+/// CPU time and memory that this process has used so far. Taking a sample is cheaper than calling [`own`], because it
+/// reads fewer files.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct OwnSample {
     /// CPU time in user mode and in the kernel, in seconds.
@@ -94,7 +95,8 @@ pub(crate) fn own_sample() -> OwnSample {
     OwnSample { used_s: exact.tv_sec as f64 + exact.tv_nsec as f64 / 1e9, rss_bytes }
 }
 
-/// Reads the second number of `/proc/PID/statm` (proc(5)), which is in pages.
+/// Returns the resident memory in bytes from the text of `/proc/PID/statm`. Its second number is the resident memory in
+/// pages (proc(5)).
 fn resident_bytes(statm: &str) -> Option<u64> {
     let pages: u64 = statm.split_ascii_whitespace().nth(1)?.parse().ok()?;
     pages.checked_mul(rustix::param::page_size() as u64)

@@ -11,8 +11,8 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 
-/// Programs that only pass connections on, for example into a container. Their children and their
-/// CPU time say nothing about the server behind them.
+/// Programs that only forward connections, for example into a container. If one of them listens, its CPU time and its
+/// children are not those of the server under test.
 const FORWARDERS: [&str; 8] =
     ["docker-proxy", "rootlessport", "slirp4netns", "pasta", "pasta.avx2", "ssh", "kubectl", "socat"];
 
@@ -62,7 +62,7 @@ fn listening_at_any(endpoints: &[Endpoint]) -> ServerProcesses {
     };
     match () {
         () if holders.is_empty() => ServerProcesses::Unknown("its process may not be looked at"),
-        // With socket activation, PID 1 holds the socket for a server that it starts later, so PID 1 is not the server.
+        // PID 1 is not the server. It holds the socket for a server that it starts later (socket activation).
         () if holders.contains(&1) => ServerProcesses::Unknown("the first process of the host listens for it"),
         () if holders.iter().any(is_forwarder) => ServerProcesses::Unknown("its port is forwarded"),
         () => ServerProcesses::Here(holders),
@@ -80,8 +80,8 @@ fn holds(pid: u32, inodes: &BTreeSet<u64>) -> bool {
     })
 }
 
-/// Returns the inodes of the sockets that listen at `wanted`. The text of `/proc/net/tcp` or
-/// `/proc/net/tcp6` writes addresses as 32-bit words in the host's byte order.
+/// Returns the inodes of the sockets that listen at `wanted`, from the text of `/proc/net/tcp` or `/proc/net/tcp6`. In
+/// both files, addresses are written as 32-bit words in the host's byte order.
 fn tcp_listeners(table: &str, wanted: SocketAddr) -> Vec<u64> {
     const LISTEN: &str = "0A";
     let row = |line: &str| {
@@ -176,8 +176,9 @@ mod tests {
         assert!(matches!(listening_at("nonsense"), ServerProcesses::Unknown(_)));
     }
 
-    /// If the kernel forwards a port to a server in another network namespace, the socket tables of this namespace do
-    /// not list the server. A server of another user is listed, but its descriptors cannot be read.
+    /// The processes of a server of another user remain unknown: the socket tables list the server, but the descriptors
+    /// of its processes cannot be read. A server in another network namespace, to which the kernel forwards the port,
+    /// is not even listed.
     #[test]
     fn a_process_that_may_not_be_looked_at_is_unknown() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

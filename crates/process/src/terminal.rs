@@ -30,8 +30,8 @@ impl CharacterSet {
         Self::of(|name| env::var_os(name))
     }
 
-    /// Returns the characters that the locale and the terminal support. `variable` returns the environment variables
-    /// that tell this, such as LANG and TERM.
+    /// Returns the characters that the locale and the terminal support. `variable` returns the value of an environment
+    /// variable, such as LANG or TERM.
     pub fn of(variable: impl Fn(&str) -> Option<OsString>) -> Self {
         let set = |name: &str| variable(name).filter(|value| !value.is_empty());
         let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(set).unwrap_or_default();

@@ -1,6 +1,6 @@
 //! Reads text files that people write on any system, such as configurations, scenarios, rules, users, mailboxes,
-//! aliases and passwords. A byte order mark at the start is skipped, because it would be part of the first name, and
-//! lines may end in CRLF. Encodings other than UTF-8 are refused.
+//! aliases and passwords. A byte order mark at the start is skipped, because it would otherwise become part of the
+//! first name. Lines may end in CRLF. Encodings other than UTF-8 are refused.
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
@@ -11,10 +11,10 @@ pub const MAX_BYTES: u64 = 64 << 20;
 const UTF8_MARK: &[u8] = b"\xef\xbb\xbf";
 const UTF16_MARKS: [&[u8]; 2] = [b"\xff\xfe", b"\xfe\xff"];
 
-/// Reads a whole text file and normalizes its line ends as [`decode`] does.
+/// Reads a whole text file, and decodes its content with [`decode`].
 ///
 /// # Errors
-/// Returns an error if the file cannot be read, is longer than `max_bytes`, or is not UTF-8.
+/// Returns an error if the file cannot be read, is longer than `max_bytes`, or has content that [`decode`] refuses.
 pub fn read(path: &Path, max_bytes: u64) -> io::Result<String> {
     let mut bytes = Vec::new();
     File::open(path)?.take(max_bytes + 1).read_to_end(&mut bytes)?;

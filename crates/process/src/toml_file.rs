@@ -16,8 +16,8 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue, ValueDeserializer};
 
 const MAX_ERRORS: usize = 50;
-/// Beginnings of serde's messages about a value of the wrong type. Such a message is replaced by a
-/// text with an example.
+/// Beginnings of serde's messages about a value of the wrong type. Such a message is replaced by one that shows an
+/// example of a valid value.
 const TYPE_ERRORS: [&str; 4] = ["invalid type", "invalid value", "data did not match", "wanted string or table"];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -154,7 +154,8 @@ impl ErrorCollector {
         result.map_err(|what| self.add(span, what)).ok()
     }
 
-    /// Returns all errors in the order of the file, at most `MAX_ERRORS`, or `Ok` if there are none.
+    /// Returns `Ok` if there are no errors. Otherwise returns the errors in the order of their positions in the file,
+    /// but at most `MAX_ERRORS`.
     pub fn finish(&self, file: &Path, text: &str) -> Result<(), ConfigErrors> {
         let mut notes = self.errors.take();
         notes.sort();

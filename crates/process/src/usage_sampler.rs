@@ -10,15 +10,15 @@ const NS_PER_S: u64 = 1_000_000_000;
 /// then 4, and so on.
 const MAX_ROWS: usize = 36_000;
 
-/// Minimum part of a second, in seconds, that the samples must cover. If they cover less, the usage in this second is
-/// not shown, because over a shorter time, the kernel's ticks of 10 ms would distort the figure.
+/// Minimum time, in seconds, that the samples of a row must cover before `latest` returns the row. Over a shorter time,
+/// the kernel's ticks of 10 ms would distort the figure.
 const MIN_COVERED_S: f64 = 0.4;
 
 /// CPU time and memory that a process uses in each second. The CPU time between two samples counts for the second that
 /// contains their midpoint.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct UsageSampler {
-    /// Time of the last sample and the CPU time at that moment.
+    /// Time of the last sample, and the CPU time in seconds that the process had used by then.
     last: Option<(Duration, f64)>,
     /// Seconds that a row covers. It doubles each time that there are too many rows. The default,
     /// 0, stands for 1.
@@ -37,7 +37,8 @@ struct UsageInterval {
 }
 
 impl UsageSampler {
-    /// Takes a first sample of this process. Usage is known only from the second sample on.
+    /// Takes a first sample of this process. The usage is known only after the second sample, because it is the
+    /// difference between two samples.
     pub fn of_own_process(now: Duration) -> Self {
         let mut sampler = Self::default();
         sampler.sample_own(now);
@@ -108,7 +109,8 @@ impl UsageSampler {
         (!seconds.is_empty()).then(|| PartyUsage { party: name.to_owned(), seconds })
     }
 
-    /// Returns the usage in the last second, or in the one before if the last has too few samples.
+    /// Returns the usage in the last row, or in the row before it if the samples of the last row cover less than
+    /// `MIN_COVERED_S`.
     pub fn latest(&self) -> Option<UsageRow> {
         let is_settled = |row: &&UsageInterval| row.covered_s >= MIN_COVERED_S;
         // Use the previous second if samples cover too little of the current one for a reliable figure.

@@ -33,8 +33,8 @@ pub enum Users {
 pub struct UserTable {
     secrets: HashMap<String, Secret>,
     made_up: DecoySecrets,
-    /// SCRAM-SHA-256 keys of users that logged in recently. They are stored under the users' salts,
-    /// because names may be long.
+    /// SCRAM-SHA-256 keys of users that logged in recently, by the user's salt. The salt is used instead of the user's
+    /// name, because names may be long.
     keys: Mutex<RecentMap<Nonce, Keys>>,
 }
 

@@ -16,8 +16,8 @@ use mailrun_spool::{Backlog, Spool};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Maximum size, in bytes, of an envelope for which the memory budget for incoming mail must have room beside the
-/// longest message.
+/// Room for an envelope in bytes. The memory budget for incoming mail is at least this plus the maximum size of a
+/// message. Otherwise, the largest permitted message could never be received.
 const MAX_ENVELOPE_BYTES: u64 = 1 << 20;
 
 pub(super) struct RelayContext {
@@ -25,7 +25,8 @@ pub(super) struct RelayContext {
     /// Configuration with which the relay has started. Settings that a reload cannot change are read from it.
     initial_config: Arc<Config>,
     pub(super) shares: WorkerShares,
-    /// Each reload increments the version, so that a worker notices a new configuration cheaply.
+    /// Number that each reload increments. A worker compares it with the number that it saw last, to notice a new
+    /// configuration without locking `config`.
     config_version: AtomicU64,
     pub(super) spool: Spool,
     /// Messages that a former run left in the spool, until the workers have queued them all.
@@ -40,10 +41,10 @@ pub(super) struct RelayContext {
     pub(super) maildir_names: Arc<maildir::MaildirNames>,
     pub(super) counters: Arc<RelayCounters>,
     pub(super) memory_budget: Arc<MemoryBudget>,
-    /// Clients outside of the configured `networks`, with their recent requests.
+    /// Clients outside of the configured `networks`, whose connections and commands are counted to limit them.
     pub(super) clients: Arc<Clients>,
     pub(super) login_guard: LoginGuard,
-    /// Limits log lines about faults that affect many messages or clients.
+    /// Limits how often faults that affect many messages or clients are logged.
     pub(super) fault_log: FaultLog,
     pub(super) unreachable: UnreachableDestinations,
     pub(super) delivery_log_writer: DeliveryLogWriter,
@@ -160,7 +161,7 @@ impl RelayContext {
     }
 }
 
-/// Reads the certificates that the routes trust into memory, so that no worker has to read a file.
+/// Loads the CA certificates that the routes trust into memory, so that no worker has to read a file.
 fn read_trusted(config: &Config, ca_files: &CaFiles) {
     ca_files.replace(&config.router);
     if config.router.securities().any(|security| security.is_verified() && security.ca_file.is_none()) {

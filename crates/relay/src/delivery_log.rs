@@ -1,12 +1,12 @@
-//! The delivery log has one line for each recipient and attempt. A separate thread writes the
-//! lines.
+//! Writes the delivery log, which has one line for each recipient of each delivery attempt. A separate thread does
+//! this.
 //!
 //! ```text
 //! worker ─ record ─▶ its batch (bounded) ─ every 100 ms, or when full ─▶ thread: lines ─▶ LogWriter
 //! ```
-//! A relay worker only stores references to each message and its result. The log's own thread formats the lines. If the
-//! log level excludes `info`, the worker stores nothing. Deliveries never wait for a slow log: if too many batches wait
-//! for the thread, new batches are dropped, and the number of lost lines is logged.
+//! A relay worker only stores a reference to the message's envelope and the result of the attempt. The log's thread
+//! formats the lines. If the log level excludes `info`, the worker stores nothing. Deliveries never wait for a slow
+//! log: if too many batches wait for the thread, new batches are dropped, and the number of lost lines is logged.
 use super::fault_log::LOG_TARGET;
 use crate::message::Message;
 use crate::message::envelope::{DeliveryRefusal, MessageEnvelope};
@@ -41,7 +41,7 @@ struct LoggedDelivery {
     /// Unix time at which the message was received.
     received: Duration,
     ended: Duration,
-    /// Number of attempts, including the logged one.
+    /// Number of delivery attempts so far, including this one.
     attempts: u32,
     result: DeliveryResult,
     reply: Option<DeliveryRefusal>,
@@ -159,7 +159,7 @@ impl DeliveryLogWriter {
         while self.sender.try_send(LogWriterCommand::Flush(done.clone())).is_err() && Instant::now() < latest {
             std::thread::sleep(Duration::from_millis(1));
         }
-        // Give up after the time limit, because the relay must be able to stop even if nobody reads its log.
+        // Ignore a time-out, because the relay must be able to stop even if nobody reads its log.
         let _ = is_done.recv_timeout(latest.saturating_duration_since(Instant::now()));
     }
 }
@@ -193,7 +193,7 @@ impl LoggedDelivery {
     fn write(&self, text: &mut String) {
         for (position, number) in self.recipients.iter().enumerate() {
             let (status, refusal) = self.status(position);
-            // Cut off the nanoseconds, because the other log lines have microseconds.
+            // Round down to microseconds, which the other log lines have as well.
             let timestamp = i128::try_from(self.ended.as_micros()).unwrap_or(0) * 1_000;
             let timestamp = Timestamp::from_nanosecond(timestamp).unwrap_or(Timestamp::UNIX_EPOCH);
             let recipient = self.envelope.recipients.get(usize::from(number));

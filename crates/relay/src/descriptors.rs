@@ -18,7 +18,8 @@ const PER_WORKER: u64 = 8;
 /// Size of a spool segment in bytes. A small spool has smaller segments, each an eighth of the
 /// spool.
 const SEGMENT_BYTES: u64 = 64 << 20;
-/// With fewer descriptors than this for sessions and connections, a relay refuses to start.
+/// Minimum number of descriptors for sessions and connections to next hops. If fewer are left after the reserve, the
+/// relay refuses to start.
 const MIN_CONNECTIONS: u64 = 32;
 
 /// The configured limits, reduced if the system grants too few file descriptors for them. The configuration keeps the
@@ -34,8 +35,8 @@ pub(crate) struct GrantedLimits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct DescriptorNeed {
     segments: u64,
-    /// Number of descriptors reserved for everything but sessions and deliveries, including one for each segment of the
-    /// spool.
+    /// Number of descriptors reserved for everything except sessions and connections to next hops, including one for
+    /// each segment of the spool.
     reserved: u64,
     listeners: u64,
     sessions: u64,
@@ -64,15 +65,15 @@ impl DescriptorNeed {
         self.reserved + self.listeners * self.sessions + self.deliveries
     }
 
-    /// Returns how many sessions per listener and how many deliveries `granted` descriptors permit, or `None` if fewer
-    /// than `MIN_CONNECTIONS` descriptors would be left for both.
+    /// Returns how many sessions per listener and how many connections to next hops `granted` descriptors permit, or
+    /// `None` if fewer than `MIN_CONNECTIONS` descriptors would be left for both.
     fn share_out(&self, granted: u64) -> Option<(u64, u64)> {
         if granted >= self.total() {
             return Some((self.sessions, self.deliveries));
         }
         let rest = granted.checked_sub(self.reserved).filter(|rest| *rest >= MIN_CONNECTIONS)?;
-        // Deliveries may use at least a quarter of `rest`, the descriptors that sessions and deliveries share. If the
-        // sessions need less than the other three quarters, deliveries also get what the sessions leave.
+        // Sessions and deliveries share the `rest` of the descriptors. Deliveries may use at least a quarter of it. If
+        // the sessions need less than the other three quarters, deliveries may also use what the sessions leave.
         let left_by_sessions = rest.saturating_sub(self.listeners * self.sessions);
         let deliveries = self.deliveries.min(left_by_sessions.max(rest / 4));
         let sessions = self.sessions.min((rest - deliveries) / self.listeners.max(1));
@@ -84,8 +85,7 @@ impl DescriptorNeed {
 /// that is not enough, returns lower limits than the configured ones, and a warning for the log.
 ///
 /// # Errors
-/// Fails if there are too few descriptors for any useful relay. The error says how to raise the
-/// limit.
+/// Fails if there are too few descriptors for a relay to be useful. The error says how to raise the limit.
 pub(super) fn raise_limit(config: &Config) -> Result<(GrantedLimits, Option<String>)> {
     let need = DescriptorNeed::of(config, count_segments(&config.spool.directory));
     let granted = mailrun_net::open_files::raise(need.total());

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Numbers of messages per sync that the test measures, in this order.
+/// Numbers of messages that one sync commits together. The test measures each of them, in this order.
 const GROUPS: [u32; 3] = [1, 8, 64];
 const SIZES: [u64; 3] = [1 << 10, 4 << 10, 64 << 10];
 /// Size of the test file in bytes. It has room for seven of the largest batches that the test writes by default, which
@@ -21,8 +21,8 @@ const SIZES: [u64; 3] = [1 << 10, 4 << 10, 64 << 10];
 const SEGMENT_BYTES: u64 = 32 << 20;
 const MIN_SEGMENT_BYTES: u64 = 8 << 20;
 const IN_MEMORY: [&str; 2] = ["tmpfs", "ramfs"];
-/// If the median sync of single messages takes less time than this, the test warns that a cache has answered instead of
-/// the disk, because disks are slower.
+/// If the median sync of a single message takes less time than this, the test warns that a cache has answered instead
+/// of the disk, because no disk is that fast.
 const FAST_SYNC_MS: f64 = 0.02;
 
 #[derive(Clone, Debug)]
@@ -30,7 +30,7 @@ pub struct DiskTestOptions {
     /// Directory of the spool, or another directory on the same disk.
     pub directory: PathBuf,
     pub duration: Duration,
-    /// Message size in bytes for which the reachable rate is computed.
+    /// Message size in bytes for which the test reports the message rate that a relay can reach.
     pub message_bytes: u64,
     pub rate_per_s: Option<f64>,
     pub live: LiveMode,
@@ -50,8 +50,7 @@ pub struct DiskTestResult {
     /// Reachable rate, or `None` if no messages of the wanted size were measured.
     pub reachable: Option<ReachableRate>,
     pub required_rate_per_s: Option<f64>,
-    /// Verdict on the required rate, or `None` if the user required no rate or interrupted the
-    /// test.
+    /// Whether the disk permits the required rate, or `None` if the user required no rate or interrupted the test.
     pub outcome: Option<Outcome>,
     pub warnings: Vec<String>,
 }
@@ -68,7 +67,7 @@ pub struct DiskTestRow {
     /// Bytes per second that were written to the disk, including the padding to whole blocks.
     pub bytes_per_s: f64,
     pub p50_ms: f64,
-    /// 99th percentile of the time of a write with its sync, in milliseconds.
+    /// 99th percentile of the time that a write with its sync takes, in milliseconds.
     pub p99_ms: f64,
     pub max_ms: f64,
 }
@@ -115,7 +114,7 @@ pub fn measure(options: &DiskTestOptions) -> Result<DiskTestResult> {
     Ok(result(options, segment_bytes, rows, interrupt.requested() != StopRequest::Nothing))
 }
 
-/// Returns the combinations of message size and messages per sync, in the order of the test.
+/// Returns the combinations of message size and messages per sync, in the order in which the test measures them.
 fn cells(message_bytes: u64) -> Vec<(u64, u32)> {
     let mut sizes = SIZES.to_vec();
     sizes.push(message_bytes);
@@ -141,8 +140,8 @@ fn segment_bytes(available: u64, largest_batch: u64) -> Result<u64> {
     Ok(wanted.min(room))
 }
 
-/// Commits batches until `time` has passed. Returns `None` if the user stopped the test before the
-/// first result.
+/// Commits batches of `group` messages until `time` has passed. Returns `None` if the user stopped the test before the
+/// first batch was measured.
 fn measure_cell(
     probe: &mut DiskProbe,
     message_bytes: u64,
@@ -152,7 +151,7 @@ fn measure_cell(
     mut show: impl FnMut(&DiskTestRow),
 ) -> io::Result<Option<DiskTestRow>> {
     let body: Arc<[u8]> = vec![b'm'; message_bytes as usize].into();
-    // Do not measure the first commit of this size, because it allocates buffers.
+    // Do not measure the first commit of this size, because it takes longer: it allocates buffers.
     probe.commit(group, &body)?;
     let mut times_ms = Vec::new();
     let mut bytes = 0;

@@ -1,5 +1,5 @@
-//! Limits the log lines about faults that affect many messages, clients or connections. The first fault is logged.
-//! Further faults of its kind are only counted, and their number is logged once a minute.
+//! Limits the number of log lines about faults that affect many messages, clients or connections. The first fault of
+//! each kind is logged. Further faults of this kind are only counted, and their number is logged once a minute.
 use mailrun_lock::lock;
 use mailrun_net::recent::RecentMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -59,8 +59,8 @@ impl FaultLog {
         is_first
     }
 
-    /// Returns the kinds of faults whose number must be logged now, each with the number of faults since its last log
-    /// line. A number must be logged a minute after that line, if it is not zero.
+    /// Returns the kinds of faults for which a summary must be logged now, each with the number of faults since its
+    /// last log line. A summary is due one minute after that line, if there were further faults.
     pub(crate) fn summaries(&self, now: Duration) -> Vec<(CommonFault, u64)> {
         let due = |fault: CommonFault| {
             let mut count = lock(&self.0[fault as usize]);
@@ -75,8 +75,7 @@ impl FaultLog {
     }
 }
 
-/// Destinations that could not be reached at the last attempt, with the number of failed attempts
-/// in a row.
+/// Destinations that could not be reached at the last attempt, each with the number of its failed attempts in a row.
 pub(crate) struct UnreachableDestinations {
     attempts: Mutex<RecentMap<Arc<str>, u64>>,
     is_any: AtomicBool,

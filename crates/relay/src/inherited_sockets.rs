@@ -23,8 +23,8 @@ impl InheritedSockets {
     /// # Errors
     /// Fails if one of the sockets does not listen, or has no address.
     pub(super) fn from_environment() -> Result<Self> {
-        // Refuse a number above the limit of open files: it cannot be right, and the library would
-        // allocate memory for that many sockets.
+        // Refuse a number above the limit of open files. Such a number is certainly wrong, and the
+        // library would allocate memory for that many sockets.
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         if let Ok(count) = std::env::var("LISTEN_FDS")
             && count.parse::<u64>().is_ok_and(|count| count > limit)

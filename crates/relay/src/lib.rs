@@ -209,8 +209,8 @@ fn shut_down(context: &RelayContext, running: Vec<RunningServer>, control: Contr
 fn build_context(config: Config, granted: GrantedLimits, log: &LogWriter) -> Result<RelayContext> {
     let spool = &config.spool;
     let options = mailrun_spool::Options {
-        // Allow more than clients may send, because each stored body begins with this relay's `Received:` field. 1 MiB
-        // is far more than this field can take.
+        // Allow 1 MiB more than clients may send, because each stored body begins with this relay's `Received:` field,
+        // which is always much shorter than that.
         max_message_bytes: config.limits.message_bytes + (1 << 20),
         ..spool.options()
     };
@@ -227,8 +227,9 @@ fn build_context(config: Config, granted: GrantedLimits, log: &LogWriter) -> Res
     let resolver = Resolver::start(&config.dns, &config.hostname, own);
     let resolver = resolver.context("cannot start a thread")?;
     let pool = |name, threads| BlockingPool::start(name, threads).context("cannot start a thread");
-    // One reader thread is as fast as four, and needs less memory, because malloc keeps freed memory in each thread.
-    // Only two threads convert 8-bit messages, because a conversion takes a processor and twice its message's memory.
+    // One reader thread is as fast as four, and needs less memory, because malloc keeps freed memory for each thread.
+    // Only two threads convert 8-bit messages, because each conversion occupies a processor and needs twice the memory
+    // of its message.
     let pools = (pool("reader", 1)?, pool("maildir", 4)?, pool("converter", 2)?);
     let delivery_log = DeliveryLogWriter::start(log.clone()).context("cannot start a thread")?;
     let seed = mailrun_net::clock::wall().as_nanos() as u64;
@@ -302,8 +303,8 @@ fn server(
         .offer(move |offer| {
             offer.protocol = protocol;
             offer.extensions.xclient = xclient;
-            // BINARYMIME is not offered, because a next hop may lack it, and binary content cannot
-            // be converted into lines.
+            // Do not offer BINARYMIME. A next hop may not support it, and binary content cannot be
+            // converted into lines for such a next hop.
             offer.extensions.binary_mime = false;
             offer.extensions.auth = if has_users { Mechanisms::ALL } else { Mechanisms::NONE };
             offer.requires.tls_for_auth = has_users && !is_inside;

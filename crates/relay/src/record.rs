@@ -1,5 +1,5 @@
-//! The report about a relay's run (format `mailrun-run/1`), and the progress that the relay reports to a bench
-//! meanwhile. Both use only numbers that the workers count anyway, so they cost nothing.
+//! The report about a relay's run (format `mailrun-run/1`), and the progress that the relay reports to a bench during
+//! the run. Both use only numbers that the workers count anyway, so they do not slow down the workers.
 use crate::context::RelayContext;
 use mailrun_measurement::record::{Record, Role, StageRow, Workload};
 use mailrun_measurement::seconds::{SecondTally, second_of};
@@ -15,8 +15,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
-/// Maximum number of recorded queue lengths, and also of rows of a [`Series`]. In a long run, a queue length and a row
-/// therefore cover the same number of seconds.
+/// Maximum number of recorded queue lengths. A [`Series`] has the same limit for its rows, so that in a long run, a
+/// queue length and a row cover the same number of seconds.
 const MAX_LENGTHS: usize = 36_000;
 
 pub(super) struct RunRecorder {
@@ -54,7 +54,7 @@ impl QueueLengths {
         while self.lengths.len() > MAX_LENGTHS {
             self.width_s *= 2;
             let joined = std::mem::take(&mut self.lengths).into_iter();
-            // The map yields the seconds in order, so if two lengths get the same key, the later one remains.
+            // The map yields the seconds in order. If two lengths get the same key, the later length therefore remains.
             self.lengths = joined.map(|(second, messages)| (second / self.width_s * self.width_s, messages)).collect();
         }
     }
@@ -64,8 +64,8 @@ impl QueueLengths {
     }
 }
 
-/// Times at which a counter, such as the number of accepted messages, was first and last found to have grown. The rate
-/// of a stage is computed from these times. The growth itself may be earlier by up to one sampling interval.
+/// Times at which the recorder first and last found that a counter, such as the number of accepted messages, had grown.
+/// The rate of a stage is computed from these times. The counter may have grown up to one sampling interval earlier.
 #[derive(Default)]
 struct ActivePeriod {
     value: u64,

@@ -38,8 +38,8 @@ async fn reload_on_hangup(mut hangups: Signal, context: &RelayContext, reread: O
     }
 }
 
-/// Activates the configuration if it is valid, or else logs its mistakes. Returns a status text for
-/// the service manager.
+/// Activates the new configuration if it is valid, and otherwise logs its mistakes. Returns a status text for the
+/// service manager.
 fn apply_reload(context: &RelayContext, result: Result<Config>) -> &'static str {
     match result {
         Err(error) => {

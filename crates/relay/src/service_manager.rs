@@ -16,7 +16,7 @@ const SEND_WAIT: Duration = Duration::from_millis(500);
 /// dropped.
 const MAX_PENDING: usize = 64;
 
-/// Tells the service manager that the relay has started: all listeners accept mail.
+/// Tells the service manager that the relay is ready, because all listeners accept mail.
 pub(super) fn notify_ready(status: &str) {
     send(&[NotifyState::Ready, NotifyState::Status(status)]);
 }
@@ -76,7 +76,7 @@ fn send(states: &[NotifyState<'_>]) {
     let _ = answer.recv_timeout(SEND_WAIT);
 }
 
-/// A message, and the channel that confirms that it was sent.
+/// A text for the service manager, and the channel on which the sending thread confirms that it has sent the text.
 type Message = (String, SyncSender<()>);
 
 /// Channel to the thread that sends the relay's state to the service manager. `None` if no manager has started the

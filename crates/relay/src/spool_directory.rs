@@ -13,14 +13,16 @@ use std::path::{Path, PathBuf};
 const WRITABLE: u32 = 0o022;
 /// Permission bits that let the group or other users read or enter a directory.
 const READABLE: u32 = 0o055;
-/// Mode bit of a directory in which users cannot rename the files of other users.
+/// Mode bit of a directory, the sticky bit, with which users cannot rename the files of other users.
 const STICKY: u32 = 0o1000;
-/// File system types of proc and sysfs (statfs(2)). A spool path in them is refused, because nobody can create it.
+/// File system types of proc and sysfs (statfs(2)). A new spool in them is refused, because nobody can create a
+/// directory there.
 const KERNEL_FILE_SYSTEMS: [u64; 2] = [0x9fa0, 0x6265_6572];
 const LOCK_FILE: &str = "lock";
 
-/// Checks that only this user owns the directory and can change it. If other users can read the directory, returns a
-/// warning. If the directory is also empty or a spool, changes its mode so that only this user can read it.
+/// Checks that the directory belongs to the user of this process, and that no other user can change it. If other users
+/// can read the directory, returns a warning and, if the directory is empty or already a spool, changes its mode so
+/// that only this user can read it.
 ///
 /// # Errors
 /// Fails if the directory cannot be used as a spool. The error tells the operator why, and what to do about it.
@@ -49,8 +51,8 @@ pub(super) fn check(directory: &Path) -> Result<Option<String>, String> {
     Ok(Some(format!("other users could read {path} (mode {mode:04o}); the mode was changed to 0700")))
 }
 
-/// Checks that a spool can be at this path, as far as that is possible without creating anything: either the directory
-/// exists and belongs to this user, or it can be created.
+/// Checks, without creating anything, whether a spool can be at this path: either the directory exists and belongs to
+/// this user, or this user can probably create it.
 ///
 /// # Errors
 /// Fails if a spool cannot be created or used at this path. The text gives the reason.
@@ -77,7 +79,7 @@ pub fn can_create(directory: &Path) -> Result<(), String> {
     }
 }
 
-/// For [`can_create`], checks that a spool can be in a directory that already exists. If root runs the check, the
+/// Checks for [`can_create`] that a directory that already exists can be used as a spool. If root runs the check, the
 /// directory may belong to another user, because that user may run the relay later.
 fn check_existing(directory: &Path) -> Result<(), String> {
     let path = directory.display();
@@ -120,7 +122,7 @@ fn check_owner(directory: &Path, status: &Stat) -> Result<(), String> {
     Ok(())
 }
 
-/// Refuses a directory whose parent is writable for everyone without the sticky bit, because any user could rename the
+/// Refuses a directory if its parent is writable for everyone and has no sticky bit, because any user could rename the
 /// directory and put another one in its place.
 fn check_parent(directory: &Path, descriptor: &OwnedFd) -> Result<(), String> {
     let parent = rustix::fs::statat(descriptor, "..", AtFlags::SYMLINK_NOFOLLOW);
@@ -135,8 +137,8 @@ fn check_parent(directory: &Path, descriptor: &OwnedFd) -> Result<(), String> {
     Ok(())
 }
 
-/// Recognises a spool by its files. A single known file suffices, because any of the others may
-/// have been deleted.
+/// Returns true if the directory is empty or contains a file of a spool. A single known file suffices, because the
+/// other files of the spool may have been deleted.
 fn is_spool_or_empty(directory: &Path) -> bool {
     let Ok(entries) = std::fs::read_dir(directory) else { return false };
     let mut names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).peekable();

@@ -37,7 +37,7 @@ use std::task::Waker;
 use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-/// Text that operators and senders read if a delivery panics.
+/// Text for operators and senders about a delivery that panicked.
 const DELIVERY_PANIC_TEXT: &str = "the delivery failed because of a bug in mailrun";
 
 /// The worker corrects its Unix time if it differs from the wall clock by more than this.
@@ -54,7 +54,8 @@ pub(crate) struct RelayWorker {
     waiting_slots: WaitingSlots,
     open_connections: Cell<u32>,
     pub(crate) dsn_tasks: DsnTasks,
-    /// Set while a separate task does due work that was too long for one tick. Later ticks then start no second task.
+    /// Set while a separate task does due work that was too much for one tick. Later ticks then do not start a second
+    /// task.
     is_behind: Cell<bool>,
     is_closing: Cell<bool>,
     /// Unix time at which [`clock::now`] is zero. This time changes if somebody sets the host's clock. It also changes
@@ -123,8 +124,8 @@ impl RelayWorker {
         (Rc::new(worker), tasks)
     }
 
-    /// Lets `delivery::serve` start a delivery or send a DSN. If `serve` has ended, the worker is ending, and the
-    /// message stays in the spool until the next start.
+    /// Lets `delivery::serve` start a delivery or send a DSN. If `serve` has already ended because the worker is
+    /// ending, the message stays in the spool until the next start.
     fn ask_for(&self, task: WorkerTask) {
         let _ = self.tasks.send(task);
     }
@@ -179,9 +180,9 @@ impl RelayWorker {
     }
 
     /// Opens, wakes and closes connections as the queue demands, and starts to read the messages that the queue wants
-    /// in memory. The queue does nothing by itself, so this must be called after each event of the queue.
+    /// in memory. The queue does nothing by itself, so this must be called after each change of the queue.
     pub(crate) fn drive(self: &Rc<Self>) {
-        // Start nothing new when the relay stops, because the remaining entries stay in the spool.
+        // Start no new delivery while the relay stops, because the remaining entries are safe in the spool.
         while !self.is_closing.get() {
             let action = self.queue.borrow_mut().next_connection_action(clock::now());
             match action {
@@ -226,8 +227,9 @@ impl RelayWorker {
         }
     }
 
-    /// Corrects the worker's Unix time if the wall clock has moved by more than the small corrections of NTP. Otherwise
-    /// new mail would be dated in the past, and would expire too early after a restart.
+    /// Corrects the worker's Unix time if the wall clock has moved by more than NTP's small corrections. Without this,
+    /// new mail would be dated in the past if the host was suspended, for example, and would expire too early after a
+    /// restart.
     fn update_unix_origin(&self) {
         let origin = clock::wall().saturating_sub(clock::now());
         if origin.abs_diff(self.unix_origin.get()) > MAX_CLOCK_DRIFT {
@@ -246,8 +248,8 @@ impl RelayWorker {
         if deadline.is_some_and(|deadline| deadline <= now) { DueWork::More } else { DueWork::Done }
     }
 
-    /// Forgets next hops without mail, so that their numbers can be reused. Otherwise every domain
-    /// that was ever addressed would take memory.
+    /// Forgets next hops without mail, so that their numbers can be reused. Otherwise, every domain to which mail was
+    /// ever sent would take memory.
     fn forget_destinations(&self) {
         let mut queue = self.queue.borrow_mut();
         let now = clock::now();
@@ -279,7 +281,8 @@ impl RelayWorker {
     fn count_facts(&self, facts: &[Fact]) {
         for fact in facts {
             match fact {
-                // A time of 0 is no deferral: it means that an operator's command made the recipient due at once.
+                // Do not count a time of 0. It means that an operator's command, and not a deferral, has made the
+                // recipient due at once.
                 Fact::Deferred { recipients, next_unix_s: 1.., .. } => {
                     self.sink.counters.deferred.add(recipients.len() as u64)
                 }
@@ -396,8 +399,8 @@ impl RelayWorker {
         self.drive();
     }
 
-    /// Sets how many messages a connection to this destination takes at a time. With larger batches, the queue opens
-    /// fewer connections.
+    /// Tells the queue how many messages a connection to this destination takes at a time. With larger batches, the
+    /// queue opens fewer connections.
     pub(crate) fn set_batch_size(&self, destination: DestinationId, messages: u32) {
         self.queue.borrow_mut().set_batch_size(destination, messages);
     }
@@ -434,8 +437,8 @@ impl RelayWorker {
     }
 }
 
-/// For destructors: if the current task panics, runs `work` in a new task. During unwinding, `work` must not call the
-/// queue, because the panic may have come from the queue itself.
+/// If the current task is panicking, runs `work` in a new task. Destructors call this, because they must not call the
+/// queue during unwinding: the panic may have come from the queue itself.
 pub(crate) fn after_panic(worker: &Rc<RelayWorker>, work: impl FnOnce(&Rc<RelayWorker>) + 'static) {
     if std::thread::panicking() {
         let worker = Rc::clone(worker);
@@ -445,7 +448,7 @@ pub(crate) fn after_panic(worker: &Rc<RelayWorker>, work: impl FnOnce(&Rc<RelayW
 
 pub(crate) enum NextMessage {
     Deliver(DeliveryGuard),
-    /// The queue has no message for this connection. It wakes the connection when there is a message.
+    /// The queue has no message for this connection. The worker wakes the connection when there is a message.
     Wait,
     /// The connection must close, because another destination waits for a connection.
     Quit,
@@ -470,8 +473,8 @@ impl DeliveryGuard {
         worker.finish_delivery(self, result);
     }
 
-    /// Takes the delivery request out of the guard, which then no longer returns it to the queue if the task panics.
-    /// The caller must return the request.
+    /// Takes the delivery request out of the guard. The caller must return it to the queue, because the guard no longer
+    /// does so if the task panics.
     pub(crate) fn release(mut self) -> DeliveryRequest<Message> {
         self.request.take().expect("it is released once, and by value")
     }
@@ -526,7 +529,7 @@ impl Drop for SlotGuard {
     fn drop(&mut self) {
         let Some(slot) = self.slot.take() else { return };
         after_panic(&self.worker, move |worker| {
-            // Treat the next hop as unreachable for a while, so that its behaviour does not cause one panic after
+            // Treat the next hop as unreachable for a while. Otherwise, its behaviour could cause one panic after
             // another.
             let reason = DisconnectReason::Unreachable(DeliveryRefusal::new(0, None, DELIVERY_PANIC_TEXT, ""));
             worker.connection_closed(Self::new(worker, slot), reason);

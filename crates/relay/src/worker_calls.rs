@@ -14,9 +14,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
-/// Maximum time that a caller waits for a worker. A worker normally answers within milliseconds, because each task that
-/// runs before the call reads at most half a megabyte. If a caller has waited this long, the worker or the host is
-/// stuck.
+/// Maximum time that a caller waits for a worker's answer. A worker normally answers within milliseconds, because each
+/// task that runs before the call reads at most half a megabyte. If there is no answer after this time, the worker or
+/// the host is stuck.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_PENDING_CALLS: usize = 64;
 
@@ -47,8 +47,7 @@ impl fmt::Display for WorkerUnavailable {
 }
 
 impl WorkerCalls {
-    /// Adds a worker that other threads can call. The worker must pass the returned receiver of calls to
-    /// [`serve_calls`].
+    /// Adds a worker, so that other threads can call it. The worker must pass the returned receiver to [`serve_calls`].
     pub(crate) fn register(&self) -> Receiver<WorkerCall> {
         let (give, take) = channel(MAX_PENDING_CALLS);
         self.senders().push(give);
@@ -59,7 +58,7 @@ impl WorkerCalls {
         self.senders().len()
     }
 
-    /// Runs `call` on the thread of a worker and blocks until it returns, for at most [`CALL_TIMEOUT`].
+    /// Runs `call` on the thread of a worker and blocks until `call` returns, but at most for [`CALL_TIMEOUT`].
     pub(crate) fn call<T: Send + 'static>(
         &self,
         worker: usize,
@@ -69,8 +68,8 @@ impl WorkerCalls {
         receive_answer(&answers, Instant::now() + CALL_TIMEOUT)
     }
 
-    /// Calls all workers at the same time and blocks until all have answered. The answers are in
-    /// the order of the workers.
+    /// Calls all workers at the same time and blocks until all have answered, but at most for [`CALL_TIMEOUT`]. The
+    /// answers are in the order of the workers.
     pub(crate) fn call_all<T: Send + 'static>(
         &self,
         call: impl Fn(&Rc<RelayWorker>) -> T + Clone + Send + 'static,

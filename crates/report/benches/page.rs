@@ -1,5 +1,5 @@
-//! Renders the page of a run of one hour, and prints the time, the memory and the size. Fails above
-//! 1 s, 100 MB or 300 KB.
+//! Renders the HTML page of a run of one hour, and prints how long this took, the peak memory and the size of the page.
+//! Fails if a value is not below its limit: 1 s, 100 MB or 300 KB.
 #![allow(clippy::print_stdout)]
 use mailrun_report::{page, sample_runs};
 use std::process::ExitCode;

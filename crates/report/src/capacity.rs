@@ -19,7 +19,7 @@ use std::path::PathBuf;
 
 /// Share of all processors that must be busy for the report to say that the processors are the limit.
 const FULL: f64 = 0.9;
-/// Number of cores that a process must keep busy to be named in the report.
+/// Number of cores that a process which is not a part of the run must keep busy to be named in the report.
 const MIN_NAMED: f64 = 0.05;
 
 #[derive(Clone, Debug)]
@@ -132,7 +132,7 @@ impl CapacityRun {
     }
 
     /// Returns the stage, such as `delivered`, at which the latencies in the tables end. It is the first stage that a
-    /// goal names, so the tables show latencies by which the search has judged the server.
+    /// goal names, so the tables show the latencies by which the search has judged the server.
     pub(crate) fn timed_stage(&self) -> Option<&'static str> {
         self.goals.iter().find_map(LossGoal::stage).map(MetricSource::name)
     }
@@ -188,8 +188,8 @@ impl CapacityRun {
         let at = || self.trials.iter().filter(|trial| rate_of(trial) == Some(rate_per_s));
         let count = |goodness| at().filter(|trial| self.is_good(trial) == goodness).count();
         let (good, bad, void) = (count(Some(true)), count(Some(false)), count(None));
-        // Leave out the figures of void trials, which say nothing about the server, unless all trials at this rate were
-        // void.
+        // Leave out the figures of void trials, because they say nothing about the server. But if all trials at this
+        // rate were void, show their figures.
         let counting = || at().filter(|trial| good + bad == 0 || self.is_good(trial).is_some());
         KneeRow {
             rate_per_s,
@@ -308,8 +308,8 @@ fn push_compliance(text: &mut String, run: &CapacityRun) {
     text.push('\n');
 }
 
-/// Returns the share of the due messages that arrived in time, for example `99.98 %`. With several goals, counts by the
-/// goal that the most messages missed.
+/// Returns the share of the due messages that arrived in time, for example `99.98 %`. If there are several goals, this
+/// is the share for the goal that the most messages missed.
 fn in_time(outcome: &TrialOutcome) -> String {
     let TrialOutcome::Measured(TrialFigures { loss_ratios, .. }) = outcome else { return "–".to_owned() };
     let worst = loss_ratios.iter().copied().fold(0.0, f64::max);
@@ -376,8 +376,8 @@ pub fn capacity_verdict(run: &CapacityRun) -> String {
     }
 }
 
-/// Returns the word with which a report names the outcome of a search. A pass is called `CAPACITY`, because a search
-/// only finds a number and does not judge the server.
+/// Returns the word for the outcome of a search in the report. A pass is called `CAPACITY`, because a search only finds
+/// a number and does not judge the server.
 pub(crate) fn word(outcome: Outcome) -> &'static str {
     match outcome {
         Outcome::Pass => "CAPACITY",
@@ -434,8 +434,8 @@ pub(crate) fn judged(run: &CapacityRun) -> (Option<Outcome>, String) {
     }
 }
 
-/// Returns the shares of the capacity that longer trials confirmed, as the end of a sentence: `, confirmed at 80 and
-/// 100 %`.
+/// Returns the end of a sentence that says at which shares of the capacity longer trials confirmed it, for example
+/// `, confirmed at 80 and 100 %`.
 fn confirmed(run: &CapacityRun) -> String {
     let shares = run.confirmation.iter().filter(|load| run.is_good(&load.trial) == Some(true));
     let shares: Vec<String> = shares.map(|load| format!("{:.0}", load.share * 100.0)).collect();
@@ -513,12 +513,12 @@ fn trial_json(run: &CapacityRun, trial: &CapacityTrial) -> Value {
     })
 }
 
-/// Says how many cores each process kept busy during a run, and whether the processors were the limit. CPU time spent
-/// in busy polling is subtracted, because it is free for other work: a process stops polling as soon as there is work.
+/// Says how many cores each process kept busy during a run, and whether the processors were the limit. CPU time for
+/// busy polling does not count, because a process stops polling as soon as there is other work.
 pub fn resources_used(record: &Record) -> String {
     let surroundings = record.surroundings.as_ref();
     let cores = f64::from(record.host.cores.max(1));
-    // Divide by the time of the whole load: the CPU times include the warm-up, but `duration_s` does not.
+    // Divide by the time of the whole load, because the CPU times include the warm-up, but `duration_s` does not.
     let length_s =
         surroundings.and_then(|surroundings| Some(surroundings.load_processor_s? / cores)).unwrap_or(record.duration_s);
     let length_s = length_s.max(f64::EPSILON);

@@ -7,7 +7,8 @@ use mailrun_measurement::{Latencies, Stage};
 use mailrun_text::numbers::{count, counted};
 use mailrun_text::table::{Align, Cell, Table, right};
 
-/// Largest estimate of further runs that is shown, because a larger estimate would be too rough to be useful.
+/// If the estimated number of further runs is larger than this, the report says only `over 1,000`, because such an
+/// estimate is too rough to be useful.
 const MAX_MORE: usize = 1_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,8 +25,8 @@ pub enum MetricVerdict {
 }
 
 impl MetricVerdict {
-    /// Returns the verdict as a word, such as `better`. If there are too few values, returns `too_few`, which the
-    /// caller chooses because only the caller knows whether runs or rounds are lacking.
+    /// Returns the verdict as a word, such as `better`. If there are too few values, returns `too_few`, a text from the
+    /// caller, because only the caller knows whether runs or rounds are missing.
     pub fn word(self, too_few: &'static str) -> &'static str {
         match self {
             Self::Better => "better",
@@ -47,7 +48,8 @@ impl MetricVerdict {
 #[derive(Clone, Debug, Default)]
 pub struct ComparisonPage {
     pub title: String,
-    /// Whether a figure got worse by the limit of `--fail-on-regression`, and the reason. `None` without this option.
+    /// Outcome for `--fail-on-regression`, which depends on whether a figure got worse by at least the limit, and the
+    /// reason. `None` without this option.
     pub outcome: Option<(Outcome, String)>,
     /// Set if the runs were made in rounds, with one run of each side per round. Figures are then compared within each
     /// round.
@@ -69,7 +71,7 @@ pub struct ComparisonPage {
 #[derive(Clone, Debug, Default)]
 pub struct ComparedSide {
     pub name: String,
-    /// Facts about the side that the report shows, each with a name and a value, such as the command and the host.
+    /// Facts about this side for the report, such as the command and the host, each with a name and a value.
     pub facts: Vec<(&'static str, String)>,
     pub runs: Vec<RunCurves>,
 }
@@ -78,8 +80,8 @@ pub struct ComparedSide {
 pub struct RunCurves {
     /// Latencies up to the last stage that messages reached, or `None` if the record has no histogram of them.
     pub latencies: Option<Latencies>,
-    /// Each second of the run, with the rate in messages per second at which the last stage was reached. Empty if the
-    /// record has no figures by second.
+    /// Each second of the run, with the rate, in messages per second, at which messages reached the last stage. Empty
+    /// if the record has no figures by second.
     pub rates: Vec<(u64, f64)>,
 }
 

@@ -53,8 +53,8 @@ pub(super) fn note(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// Finds the first command in backticks. Returns the text before it, the command, and the text after it. Text in
-/// brackets may come from a peer, so no command is looked for there.
+/// Finds the first command in backticks. Returns the text before it, the command, and the text after it. Backticks in
+/// brackets do not count, because the text in brackets may come from a peer.
 fn split_command(text: &str) -> Option<(&str, &str, &str)> {
     let mut depth = 0_usize;
     for (at, character) in text.char_indices() {
@@ -116,8 +116,8 @@ pub fn outcome_word(outcome: Outcome, style: TextStyle) -> String {
     styled(headline.name(), colour(headline), style)
 }
 
-/// Splits a text after its first sentence. A full stop in brackets does not end the sentence, because the brackets may
-/// contain a text of a peer with full stops of its own.
+/// Splits a text after its first sentence. A full stop in brackets does not end the sentence, because the text in
+/// brackets may come from a peer and contain several sentences.
 pub(crate) fn first_sentence(text: &str) -> (&str, &str) {
     let mut depth = 0_usize;
     for (at, character) in text.char_indices() {

@@ -7,7 +7,8 @@ use mailrun_measurement::threshold;
 use mailrun_text::numbers::{count, share};
 use mailrun_text::table::{Align, Cell, Table, plain, right};
 
-/// Returns the ledger: how many messages were delivered, lost and so on, and other counts such as duplicates.
+/// Returns the ledger, a table of how many messages were delivered, lost and so on, with other counts such as
+/// duplicates.
 pub(crate) fn ledger(record: &Record) -> Option<Section> {
     let ledger = &record.ledger;
     let mut table = Table::new([("fate", Align::Left), right("units"), right("share")]).leave_out(&["share"]);
@@ -83,7 +84,7 @@ fn units_beside(ledger: &LedgerRow) -> [(&'static str, Option<u64>); 11] {
 }
 
 pub(crate) fn fates(record: &Record) -> Vec<(&'static str, u64)> {
-    // If deliveries were not observed, nothing is known about a message after the server accepted it.
+    // If deliveries were not observed, nothing is known about an accepted message, so do not call it "in flight".
     let on_the_way = if record.ledger.delivered.is_none() { "accepted" } else { "in flight" };
     some(&units_by_fate(&record.ledger), |name| match name {
         "in_flight" => on_the_way,
@@ -93,7 +94,8 @@ pub(crate) fn fates(record: &Record) -> Vec<(&'static str, u64)> {
     })
 }
 
-/// Returns the counts above zero that do not tell what became of a message, such as the number of duplicates.
+/// Returns the other counts of the ledger that are above zero, such as the number of duplicates. They do not belong to
+/// a fate.
 fn beside(record: &Record) -> Vec<(&'static str, u64)> {
     some(&units_beside(&record.ledger), |name| match name {
         "overflow" => "not recorded",

@@ -47,8 +47,8 @@ pub(crate) fn errors_once(record: &Record) -> impl Iterator<Item = &ErrorRow> {
     record.errors.iter().filter(|row| !is_reported_by_both(record, row))
 }
 
-/// Returns true if the sink caused these errors on purpose and the source has counted them in another row. The caller
-/// then leaves out this row.
+/// Returns true if the sink caused the errors of this row on purpose, by a rule of the user, and the source has counted
+/// them in another row. The caller then leaves out this row.
 fn is_reported_by_both(record: &Record, row: &ErrorRow) -> bool {
     let is_same = |other: &ErrorRow| (other.phase, other.code) == (row.phase, row.code) && !other.is_ordered();
     row.is_ordered() && record.errors.iter().any(is_same)

@@ -35,7 +35,8 @@ pub(crate) fn windows(record: &Record) -> Option<Section> {
     Section::figures("Freshness by window", Some(note), table)
 }
 
-/// Returns the worst windows, in which mail was fresh for the smallest share of the time. They are sorted by time.
+/// Returns at most `MAX_WINDOWS` windows: those in which mail was fresh for the smallest share of the time. They are
+/// sorted by time.
 fn worst(windows: &[FreshWindow]) -> Vec<&FreshWindow> {
     let mut worst: Vec<&FreshWindow> = windows.iter().collect();
     worst.sort_by(|one, other| one.fresh_percent.total_cmp(&other.fresh_percent));

@@ -80,8 +80,8 @@ fn failure_counts(ledger: &LedgerRow) -> Vec<String> {
     some.map(|(number, name)| format!("{} {name}", mailrun_text::numbers::count(number))).collect()
 }
 
-/// Returns the rate, bytes per second, median, 99th percentile and duration of the last observed stage. If deliveries
-/// were observed and nothing arrived, returns only the duration.
+/// Returns the main figures of the last observed stage: its rate, bytes per second, median, 99th percentile and
+/// duration. If deliveries were observed but no message arrived, returns only the duration.
 pub(crate) fn figures(record: &Record) -> String {
     let Some(last) = arrived_stage(record) else { return seconds(record.duration_s) };
     let mut parts: Vec<String> = last.rate_per_s.map(|per_s| format!("{} msg/s", rate(per_s))).into_iter().collect();
@@ -111,8 +111,8 @@ pub(crate) fn rate_and_p99(record: &Record) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join(", "))
 }
 
-/// Returns the first reason for the outcome that is not a missed threshold. Returns `None` if missed thresholds are the
-/// only reasons, so that a report that lists the thresholds does not show the same problem twice.
+/// Returns the first reason for the outcome that is not a missed threshold, or `None` if missed thresholds are the only
+/// reasons. A report that lists the thresholds uses this, so that it does not show the same problem twice.
 pub(crate) fn reason_beside_thresholds(record: &Record) -> Option<&str> {
     let verdict = &record.verdict;
     let thresholds = judge::threshold_reasons(record);

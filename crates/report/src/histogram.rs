@@ -6,11 +6,11 @@ use mailrun_text::table::plain;
 use mailrun_text::wrap::{display_width, wrapped};
 
 /// Three ways to divide a decade, such as 1 ms to 10 ms: into 3, 6 or 12 bins. Each number is the end of a bin, in
-/// tenths of the decade's start, so 15 means 1.5 ms.
+/// tenths of the decade's start. In this decade, for example, 15 means 1.5 ms.
 const ENDS: [&[u64]; 3] = [&[10, 20, 50], &[10, 15, 20, 30, 50, 70], &[10, 12, 15, 18, 22, 27, 33, 39, 47, 56, 68, 82]];
 const WANTED_BINS: usize = 10;
 const MIN_BAR: usize = 10;
-/// Start of the first decade in nanoseconds: 100 ns. Shorter times count in the first bin.
+/// Start of the first decade of the scale, in nanoseconds. Shorter times count in the first bin.
 const FIRST_DECADE_NS: u64 = 100;
 /// Number of decades on the scale. From 100 ns, eleven decades reach beyond an hour.
 const DECADES: u32 = 11;
@@ -21,7 +21,7 @@ struct Bin {
     messages: u64,
 }
 
-/// Draws the histograms of all stages from the server's acceptance on, with lines of at most `width` columns.
+/// Draws the histogram of each stage from the server's acceptance on, with lines of at most `width` columns.
 pub fn histograms(record: &Record, width: usize) -> String {
     let drawn: Vec<String> = record
         .stages
@@ -59,8 +59,8 @@ fn histogram(stage: &StageRow, times: &Latencies, width: usize) -> String {
     text
 }
 
-/// Returns the bins from the first to the last one with messages. Uses the largest bins that give at least ten rows or,
-/// if no set of bins gives so many rows, the smallest bins.
+/// Returns the bins from the first to the last one that contains messages. Of the three widths in `ENDS`, uses the
+/// widest bins that give at least ten rows. If none of them gives so many rows, uses the narrowest.
 fn bins(times: &Latencies) -> Vec<Bin> {
     let choices = ENDS.map(|ends| bins_of(times, ends));
     let finest = choices.len() - 1;
@@ -85,7 +85,8 @@ fn bins_of(times: &Latencies, ends: &[u64]) -> Vec<Bin> {
     bins.split_off(first)
 }
 
-/// Formats the end of a bin, for example `700 µs`, `1.5 ms` or `20 s`. The last bin has no end.
+/// Formats the end of a bin, for example `700 µs`, `1.5 ms` or `20 s`. For the last bin, which has no end, returns
+/// `any`.
 fn end_text(end_ns: u64) -> String {
     match end_ns {
         u64::MAX => "any".to_owned(),

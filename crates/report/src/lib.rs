@@ -9,7 +9,7 @@
 //!        └→ exports    formats of other programs: CSV, JUnit, Prometheus, …
 //! ```
 //!
-//! `headline` and the sections decide what a report says, and `terminal` and `markdown` only lay it out. A section
+//! `headline` and `sections` decide what a report says, and `terminal` and `markdown` only lay it out. A section
 //! without figures is left out, so the report of a single party, such as a sink alone, is shorter.
 #![allow(missing_docs)] // only crates that other programs embed document every public item
 

@@ -64,8 +64,8 @@ fn acknowledged(back: &MadesAcknowledgements) -> String {
     text
 }
 
-/// Returns the product and version of the brokers, for example `apache-activemq-artemis 2.40.0`. Brokers that differ
-/// are all named.
+/// Returns the product and version of the brokers, for example `apache-activemq-artemis 2.40.0`. If the brokers differ,
+/// names each product.
 fn products(mades: &Mades) -> Option<String> {
     let mut products: Vec<String> = Vec::new();
     for broker in mades.brokers.iter().filter(|broker| !broker.product.is_empty()) {
@@ -144,8 +144,8 @@ pub(crate) fn shapes(mades: &Mades) -> Option<Section> {
 
 const MAX_WINDOWS: usize = 48;
 
-/// Returns a table with one row for each quarter-hour and each load shape, a pattern of due times such as `every 10s`.
-/// If there are too many rows, the table shows those with the most incomplete or late messages.
+/// Returns a table with one row for each quarter-hour and load shape. A load shape is a pattern of due times, such as
+/// `every 10s`. If there are too many rows, the table shows the rows with the most incomplete or late messages.
 pub(crate) fn windows(mades: &Mades) -> Option<Section> {
     let windows = &mades.market.as_ref()?.windows;
     let mut table = Table::new([
@@ -162,7 +162,8 @@ pub(crate) fn windows(mades: &Mades) -> Option<Section> {
     .leave_out(&["from s", "arrived", "late", "not sent"])
     .hide_zero(&["not sent", "late"]);
     let mut shown_windows: Vec<&MadesWindow> = windows.iter().collect();
-    // Show the quarter-hours with the most unfinished or late messages, because a long run has too many for a table.
+    // Show only the quarter-hours with the most unfinished or late messages, because a long run has too many
+    // quarter-hours for a table.
     let unmet = |window: &MadesWindow| window.due + window.late - window.completed.min(window.due);
     shown_windows.sort_by(|one, other| unmet(other).cmp(&unmet(one)).then(other.slowest_ms.total_cmp(&one.slowest_ms)));
     shown_windows.truncate(MAX_WINDOWS);
@@ -246,8 +247,8 @@ pub(crate) fn troubles(record: &Record, mades: &Mades) -> Option<Section> {
     Section::figures("Errors", when(record), table)
 }
 
-/// Compares the message counts of the simulator with those of the bench. The simulator handled the messages itself, so
-/// its counts are the true ones.
+/// Compares the simulator's message counts with the bench's counts. The simulator handled the messages itself, so its
+/// counts are the true ones.
 pub(crate) fn truth_counts(mades: &Mades) -> Option<Section> {
     let truth = mades.truth.as_ref()?;
     let mut table = Table::new([("messages", Align::Left), right("stand-in"), right("bench"), right("difference")]);
@@ -265,7 +266,7 @@ pub(crate) fn truth_counts(mades: &Mades) -> Option<Section> {
     Section::figures("Truth", note, table)
 }
 
-/// Compares the latencies that the simulator measured with those that the bench measured.
+/// Compares the latencies that the simulator measured with the latencies that the bench measured.
 pub(crate) fn truth_times(mades: &Mades) -> Option<Section> {
     let truth = mades.truth.as_ref()?;
     let mut table = Table::new([

@@ -48,7 +48,8 @@ pub(crate) fn costs_in_short(record: &Record) -> Option<String> {
 }
 
 /// Returns the number of cores that a process kept busy: its CPU time divided by the length of the run. Returns `None`
-/// if the result exceeds the host's cores, because the process then ran for longer than the measured time.
+/// if the result exceeds the number of the host's cores. The process must then have run for longer than the measured
+/// time.
 fn cores(record: &Record, party: &Party) -> Option<f64> {
     let max_cores = f64::from(record.host.cores.max(1)) * 1.05;
     // Add the warm-up, because the processor time includes it and `duration_s` does not.
@@ -83,13 +84,13 @@ fn busy_poll(party: &Party) -> Option<String> {
     ))
 }
 
-/// Returns the number of messages that a party processed: those that a source sent, a sink received, or a relay
-/// accepted. The warm-up is included, because it is included in the party's processor time.
+/// Returns the number of messages that a source sent, a sink received, or a relay accepted. The warm-up is included,
+/// because the party's processor time includes it as well.
 fn messages(record: &Record, party: &Party) -> Option<u64> {
     let own = record.stages.iter().filter(|row| row.party == party.name);
     let row = match party.role {
         Role::Source => own.clone().find(|row| row.name == Stage::Sent),
-        // Search the rows of all parties: the source counts the relay's replies, so it has the row `Accepted`.
+        // Search the rows of all parties, because the row `Accepted` belongs to the source, which counts the replies.
         Role::Relay => return record.stage(Stage::Accepted).map(|row| record.with_warm_up(row.count)),
         Role::Sink => own.clone().find(|row| row.name == Stage::Delivered),
     };

@@ -1,4 +1,4 @@
-//! Sample records for the tests of reports, one for each outcome of a run.
+//! Sample records of runs with different outcomes, for the tests of reports.
 use mailrun_measurement::record::{
     Cause, Host, LatencyMs, LedgerRow, Mades, MadesHop, MadesOutage, MadesQueue, MadesTrouble, Outcome, Party,
     PhaseRow, Record, Role, SeriesRow, StageRow, Surroundings, Verdict, Workload,

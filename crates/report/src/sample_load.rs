@@ -9,7 +9,7 @@ use std::time::Duration;
 pub(crate) const RATE: u64 = 1_000;
 /// Maximum number of messages that the server accepts per second while it catches up.
 const MAX_RATE: u64 = 1_600;
-/// A message is sent after 40 % of its service time, accepted after 70 %, and delivered at the end.
+/// Each message is sent after 40 % of its service time, accepted after 70 %, and delivered at the end.
 const SENT_SHARE: f64 = 0.4;
 const ACCEPTED_SHARE: f64 = 0.7;
 /// In a run longer than this many seconds, only one message in ten is timed, so that the tests stay fast.
@@ -29,7 +29,8 @@ pub(crate) struct SampleTrouble {
 #[derive(Clone, Debug)]
 pub(crate) struct SampleLoad {
     pub(crate) trouble: SampleTrouble,
-    /// One in this many messages is timed. In long runs, timing every message would slow down the tests.
+    /// Only messages whose number is a multiple of this are timed. In long runs, timing every message would slow down
+    /// the tests.
     timed_interval: u64,
     pub(crate) series: Vec<SeriesRow>,
     pub(crate) sent: Latencies,
@@ -58,7 +59,8 @@ impl SampleMessage {
 }
 
 impl SampleLoad {
-    /// Simulates `length` seconds of load. All service times are multiplied by `pace`, so 0.75 makes a faster run.
+    /// Simulates `length` seconds of load. All service times are multiplied by `pace`. For example, with a pace of
+    /// 0.75, each message takes a quarter less time.
     pub(crate) fn new(length: u64, pace: f64, trouble: SampleTrouble) -> Self {
         let mut load = Self {
             series: counts(length, &trouble),
@@ -108,7 +110,7 @@ impl SampleLoad {
             times.record(message.at(1.0));
             slowest.push(message);
         }
-        // These latencies include lost messages, because they are too few to change the percentiles.
+        // These percentiles include the lost messages, which are too few to change them.
         row.p50_ms = times.quantile_ms(0.5);
         row.p95_ms = times.quantile_ms(0.95);
         row.p99_ms = times.quantile_ms(0.99);
@@ -147,8 +149,8 @@ fn counts(length: u64, trouble: &SampleTrouble) -> Vec<SeriesRow> {
     for second in 0..length {
         let is_stalled = trouble.stall.contains(&second);
         let is_last = second + 1 == length;
-        // Of every two seconds, the first has as many messages above `RATE` as the second has below it. So the load
-        // varies, but its average is exactly `RATE` messages per second.
+        // In each pair of seconds, the first has more messages than `RATE`, and the second has as many fewer. So the
+        // load varies, but its average is exactly `RATE` messages per second.
         let difference = if length % 2 == 1 && is_last { 0 } else { noise(second / 2) % 200 };
         let created = if second % 2 == 0 { RATE + difference } else { RATE - difference };
         let failed = if trouble.stall.start + 1 == second { trouble.failed } else { 0 };
@@ -173,8 +175,8 @@ fn counts(length: u64, trouble: &SampleTrouble) -> Vec<SeriesRow> {
     rows
 }
 
-/// Returns a quantile of the latency to delivery: `rank` of 100,000 messages are not slower than this. `busy` is the
-/// load as a multiple of the usual load. A higher load makes all but the fastest messages slower.
+/// Returns a quantile of the latency to delivery in milliseconds: `rank` of 100,000 messages are not slower than this.
+/// `busy` is the load as a multiple of the usual load. A higher load makes all but the fastest messages slower.
 fn quantile_ms(busy: f64, rank: u64) -> f64 {
     let curve = [
         (0.0, 0.3),

@@ -97,7 +97,7 @@ pub fn second() -> Record {
     record
 }
 
-/// A run of an hour with everything that a record can contain.
+/// A run of an hour with many domains, events, stages and errors.
 pub fn hour() -> Record {
     let mut record = open_loop(&SampleLoad::new(3_600, 1.0, SampleTrouble::default()));
     record.name = "soak".to_owned();
@@ -141,7 +141,8 @@ pub fn mades() -> Record {
     record
 }
 
-/// A record whose texts are long, contain markup and change the writing direction. These texts must not spoil the page.
+/// A record whose texts are long, contain markup and change the writing direction, to test that none of this harms the
+/// page.
 pub fn hostile() -> Record {
     const MARKUP: &str = "</script><img src=x onerror=alert(1)>\"'`<!--\u{202e}\u{2066}\u{1b}[2J\u{2028}&lt;b&gt;";
     let mut record = failed();
@@ -162,8 +163,8 @@ pub fn hostile() -> Record {
     record
 }
 
-/// Returns the record of a run through a relay at 1,000 messages per second. Every figure is a sum over the messages of
-/// `load`.
+/// Returns the record of a run through a relay at 1,000 messages per second. Its counts and latencies come from the
+/// messages of `load`.
 fn open_loop(load: &SampleLoad) -> Record {
     let mut record = sample::relayed();
     let length = load.series.len() as u64;

@@ -33,8 +33,8 @@ pub(crate) fn over_time(record: &Record, room: usize) -> Option<Section> {
 struct SparklineRow {
     name: &'static str,
     values: Vec<f64>,
-    /// Values from which the minimum, the median and the maximum are computed. They leave out an incomplete last
-    /// second, because its rate would look too low.
+    /// Values from which the minimum, the median and the maximum are computed. The time after the load is left out, and
+    /// so is an incomplete last second of the load, because its rate would look too low.
     full_seconds: Vec<f64>,
     fold: Fold,
 }
@@ -94,8 +94,8 @@ fn lines(record: &Record) -> Vec<SparklineRow> {
     ]
 }
 
-/// Returns how many seconds each row covers. It is 1 except in a long run, in which neighbouring rows were merged to
-/// limit their number.
+/// Returns how many seconds each row covers. This is 1, except for a long run, in which neighbouring rows were merged
+/// to limit their number.
 pub(crate) fn step(rows: &[SeriesRow]) -> u64 {
     let distances = rows.windows(2).map(|pair| pair[1].second.saturating_sub(pair[0].second));
     distances.min().unwrap_or(1).max(1)

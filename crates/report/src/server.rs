@@ -9,7 +9,8 @@ use mailrun_text::table::plain;
 /// A process is shown if it used at least this much CPU time, in seconds.
 const MIN_TOLD_S: f64 = 0.05;
 
-/// Returns `None` if the bench made no test connection, for example because it started the server itself.
+/// Returns the section about the server, or `None` if the bench made no test connection to it, for example because the
+/// bench started the server itself.
 pub(crate) fn under_test(record: &Record) -> Option<Section> {
     let server = record.server.as_ref()?;
     let mut facts =
@@ -33,14 +34,14 @@ fn logins(server: &ServerRow) -> String {
     mechanisms.map_or_else(|| "not offered".to_owned(), |mechanisms| plain(mechanisms.trim()))
 }
 
-/// Returns the mechanisms in a line of an EHLO reply such as `AUTH PLAIN LOGIN`, or `None` for any other line. Old
-/// servers write `AUTH=` in place of `AUTH` and a space.
+/// Returns the mechanisms in a line of an EHLO reply such as `AUTH PLAIN LOGIN`, or `None` for a line without `AUTH`.
+/// Old servers write `=` in place of the space after `AUTH`.
 fn login_mechanisms(line: &str) -> Option<&str> {
     let (word, rest) = line.split_at_checked(4)?;
     (word.eq_ignore_ascii_case("auth") && (rest.is_empty() || rest.starts_with([' ', '=']))).then_some(rest)
 }
 
-/// Returns the TLS version and cipher suite of most of the source's connections.
+/// Returns the TLS version and cipher suite that most of the source's connections used.
 fn tls(record: &Record) -> String {
     let rows = record.tls.iter().filter(|row| row.party == "source");
     match rows.max_by_key(|row| row.handshakes) {

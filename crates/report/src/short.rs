@@ -35,7 +35,8 @@ const MAX_NOTES: usize = 3;
 /// Columns reserved for text, such as the median, in the line that plots the rate over time. The bars get the rest.
 const BARS_MARGIN: usize = 55;
 
-/// Priorities of the parts of a report, lowest first. If a report is too long, [`fit`] leaves out the lowest first.
+/// Priorities of the parts of a report, lowest first. If a report is too long, [`fit`] leaves out the parts with the
+/// lowest priority first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum SectionPriority {
     Costs,
@@ -255,8 +256,8 @@ fn load_stages(record: &Record, width: usize) -> Vec<String> {
     lines
 }
 
-/// Returns the stages whose latencies are shown: accepted, announced and delivered or, for MADES, all that have a
-/// latency.
+/// Returns the stages whose latencies are shown: accepted, announced and delivered. For MADES, returns all stages that
+/// have a latency.
 fn rows(record: &Record) -> impl Iterator<Item = &StageRow> {
     let is_shown = |row: &&StageRow| match record.mades {
         Some(_) => row.latency_ms.is_some(),
@@ -265,7 +266,7 @@ fn rows(record: &Record) -> impl Iterator<Item = &StageRow> {
     record.stages.iter().filter(is_shown)
 }
 
-/// Formats a table without the rule below its titles, because the short report must save lines.
+/// Formats a table without the line below its titles, because the short report has few lines.
 fn compact(table: &Table, width: usize) -> Vec<String> {
     let text = table.terminal(width);
     text.lines().enumerate().filter(|(number, _)| *number != 1).map(|(_, line)| line.to_owned()).collect()
@@ -281,7 +282,8 @@ fn slowest(record: &Record) -> Option<String> {
     Some(format!("slowest phase: {}, p99 {}", row.name.name(), latency(row.latency_ms.p99)))
 }
 
-/// Names one message that did not arrive, and the server's reply, with which it can be found in the server's log.
+/// Names one message that did not arrive, and the server's reply, by which the reader can find the message in the
+/// server's log.
 pub(crate) fn not_seen(record: &Record) -> Option<String> {
     let first =
         record.missing.iter().find(|message| message.fate == MissingFate::NotSeen && message.reply.is_some())?;

@@ -6,7 +6,7 @@ use mailrun_text::numbers::{count, counted, figure, latency};
 use mailrun_text::table::{Align, Cell, Table, plain, right};
 
 const MEBIBYTE: f64 = 1_048_576.0;
-/// Columns that a narrow terminal leaves out one by one, the least important first.
+/// Columns that are left out one by one if the terminal is too narrow, in this order: the least important column first.
 const OPTIONAL_TIMES: [&str; 8] = ["p95", "min", "p99.9", "mean", "p90", "since", "count", "max"];
 
 pub(crate) fn reached(record: &Record) -> Option<Section> {
@@ -126,14 +126,15 @@ pub(crate) fn phases(record: &Record) -> Option<Section> {
     Section::figures("Phases", note, table)
 }
 
-/// Returns an empty table with a column for each statistic of the latencies. On the narrowest terminal, only the median
-/// and the 99th percentile remain.
+/// Returns an empty table with these columns and a column for each statistic of the latencies. Of the statistics, only
+/// the median and the 99th percentile remain on the narrowest terminal.
 pub(super) fn timed(names: &[(&'static str, Align)]) -> Table {
     let times = ["min", "mean", "p50", "p90", "p95", "p99", "p99.9", "max"].map(right);
     Table::new([names, &times].concat()).leave_out(&OPTIONAL_TIMES)
 }
 
-/// If too many messages never arrived, a percentile is infinite, and its cell shows a lower bound such as `> 3,000`.
+/// Returns a cell for each statistic. If too many messages never arrived, a percentile is infinite. Its cell then shows
+/// a lower bound in milliseconds, such as `> 3,000`.
 fn time_cells(times: &LatencyMs, beyond_ms: Option<f64>) -> [Cell; 8] {
     [times.min, times.mean, times.p50, times.p90, times.p95, times.p99, times.p999, times.max]
         .map(|ms| time_cell(ms, beyond_ms))

@@ -9,7 +9,8 @@ use mailrun_text::table::plain;
 const DEFAULT_ADDRESSES: [&str; 3] = ["", "from@example.com", "to@example.com"];
 const MAX_LISTED_STAGES: usize = 8;
 
-/// Returns `None` for the record of a sink alone, because a sink does not know what was sent.
+/// Returns the section about the offered load, or `None` for the record of a sink alone, because a sink does not know
+/// what was sent.
 pub(crate) fn offered(record: &Record) -> Option<Section> {
     record.parties.iter().find(|party| party.role == Role::Source)?;
     let workload = &record.workload;

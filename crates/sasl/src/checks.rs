@@ -6,7 +6,8 @@ use crate::server::{self, ExchangeStep};
 use crate::{Credentials, Mechanism, Mechanisms, Secret, client};
 use std::sync::LazyLock;
 
-/// SCRAM keys of the password. They are derived only once, because 4096 iterations for each input would be slow.
+/// SCRAM keys of the password in these checks. They are derived only once, because 4096 iterations for each input would
+/// be slow.
 static KEYS: LazyLock<Keys> = LazyLock::new(|| Keys::derive("long and secret", b"salt", 4096).expect("good input"));
 
 fn server(mechanism: Mechanism, lines: &[&[u8]]) {

@@ -1,5 +1,5 @@
-//! CRAM-MD5 (RFC 2195): the client proves that it knows the secret, by a digest of the secret and the server's fresh
-//! challenge.
+//! CRAM-MD5 (RFC 2195). The client proves that it knows the secret: it sends a digest of the secret and the server's
+//! challenge, which is new in each exchange.
 use hmac::{Hmac, KeyInit, Mac};
 use md5::Md5;
 

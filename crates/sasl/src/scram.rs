@@ -15,7 +15,8 @@ use sha2::{Digest, Sha256, Sha512};
 
 type Sha256Output = [u8; 32];
 
-/// Minimum number of iterations (RFC 7677 §4). Fewer would make guessing cheap for an eavesdropper.
+/// Minimum iteration count of the password hash (RFC 7677 §4). With fewer iterations, an eavesdropper could guess
+/// passwords cheaply.
 pub const MIN_ITERATIONS: u32 = 4096;
 /// Maximum iteration count of the password hash. Without this limit, a server could keep a client computing forever.
 pub const MAX_ITERATIONS: u32 = 600_000;
@@ -31,7 +32,7 @@ pub struct Keys {
     /// Iteration count of PBKDF2, the function that derived the keys from the password. A client of this crate accepts
     /// only numbers from [`MIN_ITERATIONS`] to [`MAX_ITERATIONS`].
     pub iterations: u32,
-    /// StoredKey of RFC 5802 §3, which checks the client's proof.
+    /// StoredKey of RFC 5802 §3, with which the server checks the client's proof.
     pub stored: Sha256Output,
     /// ServerKey of RFC 5802 §3, with which the server computes its proof to the client.
     pub server: Sha256Output,
@@ -126,7 +127,7 @@ fn xor(one: &[u8], other: &[u8]) -> Vec<u8> {
     one.iter().zip(other).map(|(one, other)| one ^ other).collect()
 }
 
-/// Escapes commas and equals signs in a name, as `n=` requires (RFC 5802 §5.1).
+/// Escapes commas and equals signs in a name, as the attribute `n=` requires (RFC 5802 §5.1).
 fn escaped(name: &str) -> String {
     name.replace('=', "=3D").replace(',', "=2C")
 }
@@ -147,7 +148,7 @@ fn unescaped(name: &str) -> Option<String> {
     Some(text)
 }
 
-/// Returns the value of a part such as `i=4096`, or `None` if the part is another attribute than `name`.
+/// Returns the value of an attribute such as `i=4096`, or `None` if the attribute has another name than `name`.
 fn value(part: Option<&str>, name: char) -> Option<&str> {
     part?.strip_prefix(name)?.strip_prefix('=')
 }
@@ -280,7 +281,8 @@ impl ServerChallenge {
         })
     }
 
-    /// Splits client-final into the part that the proof covers, and the proof, unless it belongs to another exchange.
+    /// Splits client-final into the part that the proof covers, and the proof. Returns `None` if client-final is
+    /// malformed or belongs to another exchange.
     fn parse<'a>(&self, client_final: &'a [u8]) -> Option<(&'a str, Sha256Output)> {
         let text = std::str::from_utf8(client_final).ok()?;
         let (without_proof, proof) = text.rsplit_once(",p=")?;

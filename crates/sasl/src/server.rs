@@ -81,7 +81,7 @@ fn begin_cram_md5(nonce: &str, host: &str, initial: Option<&[u8]>) -> ExchangeSt
 #[derive(Clone, Debug)]
 pub struct AwaitedResponse(State);
 
-/// States of an exchange, named by the expected response.
+/// States of an exchange, named after the response that the server expects next.
 #[derive(Clone, Debug)]
 enum State {
     Plain,
@@ -121,7 +121,8 @@ impl AwaitedResponse {
     }
 }
 
-/// Reads the response of PLAIN. A client that asks to act as another user is refused, as with a wrong password.
+/// Reads the client's response of PLAIN. A client that asks to act as another user is refused, as after a wrong
+/// password.
 fn plain(response: &[u8]) -> Option<ExchangeStep> {
     let PlainMessage { acts_as, name: own_name, password } = PlainMessage::parse(response)?;
     let name = named(own_name)?;
@@ -201,9 +202,10 @@ pub struct SecretLookup {
 
 #[derive(Clone)]
 enum LookupProof {
-    /// CRAM-MD5: the client has sent the digest of the challenge. The secret decides whether the digest is right.
+    /// CRAM-MD5: the client has sent the digest of the challenge. The server needs the secret to check the digest.
     CramMd5 { challenge: String, digest: Vec<u8> },
-    /// SCRAM-SHA-256: the client has sent its first message. The server's challenge needs the secret's salt.
+    /// SCRAM-SHA-256: the client has sent its first message. The server's challenge must contain the salt of the
+    /// secret.
     ScramSha256 { message: scram::ClientFirstMessage, nonce: String },
 }
 
@@ -227,7 +229,7 @@ impl SecretLookup {
         &self.name
     }
 
-    /// Continues the exchange with the user's secret. `None`, for an unknown user name, refuses the login.
+    /// Continues the exchange with the user's secret. With `None`, for an unknown user name, the login is refused.
     pub fn provide(self, secret: Option<&Secret>) -> ExchangeStep {
         match (self.proof, secret) {
             (LookupProof::CramMd5 { .. } | LookupProof::ScramSha256 { .. }, None) => ExchangeStep::Refused,

@@ -70,7 +70,7 @@ impl Distribution {
         Ok(Self { expression: text.to_owned(), kind: shape })
     }
 
-    /// Returns the distribution in the syntax that [`Self::parse`] reads.
+    /// Returns the text of the distribution, in the syntax that [`Self::parse`] reads.
     pub fn expression(&self) -> &str {
         &self.expression
     }
@@ -110,8 +110,8 @@ impl Distribution {
         }
     }
 
-    /// Returns true for a log-normal distribution, whose numbers are clamped to its bounds. A caller may raise the
-    /// numbers of such a distribution to a higher minimum, because the result is again clamped.
+    /// Returns true for a log-normal distribution, whose numbers are clamped to its bounds. A caller may also clamp the
+    /// numbers of such a distribution to a higher minimum, because this only moves the lower bound.
     pub fn is_clamped(&self) -> bool {
         matches!(self.kind, DistributionKind::LogNormal { .. })
     }
@@ -127,7 +127,8 @@ impl Distribution {
         Varied { least: min as f64, mean, ..summary }
     }
 
-    /// Draws a random value for this message. The same seed, purpose and message number always give the same value.
+    /// Draws a random value for the message with this number. The same seed, purpose and number always give the same
+    /// value.
     pub fn sample(&self, seed: u64, purpose: RandomStream, number: u64) -> u64 {
         match &self.kind {
             DistributionKind::Range(range) if range.least == range.most => range.least,
@@ -135,7 +136,8 @@ impl Distribution {
         }
     }
 
-    /// Returns the quantile of the distribution at `position` / 2^64.
+    /// Returns the quantile of the distribution for the share `position` / 2^64. For example, a position of 2^63 gives
+    /// the median.
     fn quantile(&self, position: u64) -> u64 {
         match &self.kind {
             DistributionKind::Range(range) => range.quantile(position),
@@ -306,9 +308,10 @@ fn normal_quantile(share: f64) -> f64 {
     }
 }
 
-/// What a random number decides about a message, for example its size. The number depends only on the seed, the purpose
-/// and the number of the message, so the same seed gives the same mail, whichever session sends a message. The numbers
-/// for different purposes are independent. For example, the size of a message tells nothing about its recipients.
+/// Purpose of a random number: what it decides about a message, for example its size. The random number depends only on
+/// the seed, the purpose and the number of the message, so the same seed gives the same mail, whichever session sends a
+/// message. Random numbers for different purposes are independent. For example, the size of a message tells nothing
+/// about its recipients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RandomStream {
     /// Chooses which message of a fixed set, such as a corpus, is sent. For a generated message, chooses the length.

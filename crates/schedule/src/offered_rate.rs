@@ -1,4 +1,4 @@
-//! The offered rate over time, which is constant or consists of consecutive stages with a rate or a ramp each.
+//! The offered rate over time. It is constant, or consists of consecutive stages, each with a constant rate or a ramp.
 //!
 //! ```text
 //! 10s:100/s          100 messages a second, for ten seconds
@@ -11,7 +11,6 @@ use mailrun_measurement::record::OfferedStage;
 use mailrun_text::quantities::{duration, rate};
 use std::time::Duration;
 
-/// Maximum length of a stage's name, in characters.
 const MAX_NAME: usize = 40;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -153,7 +152,8 @@ impl OfferedRate {
         }
     }
 
-    /// Returns the time at which each stage ends, if the first begins at `began`. A constant rate has no stages.
+    /// Returns the time at which each stage ends, if the first stage begins at `began`. Returns an empty list for a
+    /// constant rate, which has no stages.
     pub fn stage_ends(&self, began: Duration) -> Vec<Duration> {
         let Self::Stages(stages) = self else { return Vec::new() };
         let ends = stages.iter().scan(began, |end, stage| {
@@ -177,8 +177,8 @@ impl OfferedRate {
             let length_s = stage.length.as_secs_f64();
             let skipped_s = (from_s - begins_s).clamp(0.0, length_s);
             let rest_s = length_s - skipped_s;
-            // Compute the stage's remaining messages as its remaining time times the mean rate in that time. If little
-            // time remains, subtracting the due messages from all messages would be too inexact.
+            // Multiply the stage's remaining time by the mean rate in that time to get the remaining messages. If
+            // little time remains, it would be too inexact to subtract the messages so far from the stage's total.
             messages += rest_s * (stage.rate_at(skipped_s) + stage.to_per_s) / 2.0;
             counted_s += rest_s;
             begins_s += length_s;

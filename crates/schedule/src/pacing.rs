@@ -18,7 +18,8 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct ArrivalSchedule {
     began: Duration,
-    /// The current offered rate, followed by the rates that replace it later. This queue is never empty.
+    /// The current offered rate, and behind it the rates that will replace it one after another. This queue is never
+    /// empty.
     offers: VecDeque<OfferSegment>,
     /// Number of messages that the caller has taken, each with a call of [`Self::advance`].
     issued: u64,
@@ -34,7 +35,8 @@ pub struct ArrivalSchedule {
     random: Option<StdRng>,
 }
 
-/// An offered rate that applies from `from_s` on, when the schedule has reached `from_position` in the whole run.
+/// An offered rate and its start: the time in seconds since the start of the load, and the position in the whole run
+/// that is due at this time.
 #[derive(Debug)]
 struct OfferSegment {
     from_s: f64,
@@ -68,8 +70,8 @@ impl ArrivalSchedule {
         schedule
     }
 
-    /// With constant arrivals, delays all messages by this fraction, such as 0.5, of the gap between two consecutive
-    /// messages of all workers together. Has no effect on Poisson arrivals, because their times are random anyway.
+    /// Delays all messages of constant arrivals by a fraction, such as 0.5, of the gap between two consecutive messages
+    /// of all workers together. Has no effect on Poisson arrivals, because their times are random anyway.
     #[must_use]
     pub fn with_phase(mut self, phase: f64) -> Self {
         if self.random.is_none() {
@@ -98,7 +100,7 @@ impl ArrivalSchedule {
         let at = self.offers[0].offer.length().map_or(at, |length| at.min(self.began.saturating_add(length)));
         if self.random.is_none() {
             let positions = self.offers[0].offer.due_by(at.saturating_sub(self.began).as_secs_f64()) - self.position;
-            // Rounding may make this count too high, so leave a margin of two messages to the exact loop below.
+            // Rounding may make this count too high, so subtract two messages. The exact loop below counts the rest.
             self.issued = ((positions / self.workers as f64).ceil().max(0.0) as u64).saturating_sub(2);
             self.compute_next();
         }
@@ -129,8 +131,8 @@ impl ArrivalSchedule {
         self.next_s = self.due_s();
     }
 
-    /// Returns the time at which the current position is due, in seconds since `began`. Removes the rates from `offers`
-    /// that no longer apply at this position, because a later rate has replaced them.
+    /// Returns the time at which the current position is due, in seconds since `began`. Removes from `offers` the rates
+    /// that a later rate has replaced before this position.
     fn due_s(&mut self) -> f64 {
         while self.offers.get(1).is_some_and(|next| next.from_position <= self.position) {
             self.offers.pop_front();
@@ -200,8 +202,9 @@ mod tests {
             let mut schedule =
                 ArrivalSchedule::new(Arrival::Constant, OfferedRate::Constant(10.0), Duration::ZERO, number, 3, 7)
                     .with_phase(0.5);
-            // Worker 0 learns of each rate change after it has taken all earlier messages, and the other workers before
-            // they take any message. This difference must not affect when messages are due.
+            // Worker 0 takes all messages that are due before a rate change, and only then learns of the change. The
+            // other workers learn of all changes before they take any message. This difference must not affect when
+            // messages are due.
             for (at, rate) in changes {
                 while number == 0 && schedule.due() < at {
                     all.push(schedule.due().as_secs_f64());

@@ -6,9 +6,10 @@ use mailrun_measurement::record::{Ending, EventKind, EventRow, OfferedStage, Sta
 use mailrun_text::words::grouped;
 use std::time::Duration;
 
-/// Facts from which [`RunCourse::events`] makes the events of a finished run. `Duration`s are monotonic times.
+/// Facts from which [`RunCourse::events`] makes the events of a finished run. Its `Duration`s are times of the
+/// monotonic clock.
 pub struct RunCourse<'a> {
-    /// Moment from which the times in the run record are counted, in seconds.
+    /// Moment from which the run record counts its times.
     pub origin: Duration,
     /// Time at which the load started.
     pub began: Duration,
@@ -19,7 +20,7 @@ pub struct RunCourse<'a> {
     pub ending: Ending,
     /// Time at which the load was stopped, if it was stopped early.
     pub stopped_at: Option<Duration>,
-    /// Threshold whose failure stopped the load early, or `None` if no threshold stopped it.
+    /// Threshold that was missed and therefore stopped the load early, or `None` if no threshold stopped it.
     pub missed_threshold: Option<&'a ThresholdRow>,
 }
 

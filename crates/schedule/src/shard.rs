@@ -43,8 +43,8 @@ impl Shard {
         self.count
     }
 
-    /// Returns how much of `total`, for example of all sessions, this part gets. If the total cannot be divided evenly,
-    /// each of the first parts gets one more.
+    /// Returns how much of `total`, for example of all sessions, this part gets. If the division leaves a remainder of
+    /// r, each of the first r parts gets one more.
     pub fn share(self, total: u64) -> u64 {
         let count = u64::from(self.count);
         total / count + u64::from(u64::from(self.index) < total % count)
@@ -86,7 +86,8 @@ impl Shard {
         sent.saturating_mul(u64::from(self.count)).saturating_add(u64::from(self.index))
     }
 
-    /// Returns the rate at which this part sends if the whole load has the rate `per_s`. All parts have the same share.
+    /// Returns the rate at which this part sends if the whole load has the rate `per_s`. All parts send at the same
+    /// rate.
     pub fn rate(self, per_s: f64) -> f64 {
         per_s / f64::from(self.count)
     }

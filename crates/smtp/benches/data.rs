@@ -1,5 +1,5 @@
-//! Speed in GB/s at which a message is read off the wire. This includes the end of data,
-//! dot-stuffing, line endings and line lengths.
+//! Measures the speed, in GB/s, at which a receiver reads a message from the wire: it finds the end of data, removes
+//! dot-stuffing, and checks line endings and line lengths.
 #![allow(clippy::print_stdout, reason = "a benchmark's output is its result")]
 use mailrun_smtp::data::{DataPiece, DataReader, END_OF_DATA, stuff};
 use std::hint::black_box;

@@ -15,15 +15,15 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The clock stands still in these sessions.
+/// Time that is passed to all calls. The clock stands still in these sessions, because they need no time-outs.
 const NOW: Duration = Duration::ZERO;
 /// Length of a message line in bytes, including `<CRLF>`.
 const LINE_BYTES: usize = 80;
 const MESSAGE_BYTES: usize = 1 << 20;
 const SESSION_MESSAGE_BYTES: usize = 4096;
-/// Bytes that a driver reads at a time.
+/// Number of bytes that the code around the protocol core, which does the I/O, reads from a socket at a time.
 const BLOCK_BYTES: usize = 256 * 1024;
-/// Maximum length of a line in bytes.
+/// Maximum length of a message line in bytes, including `<CRLF>` (RFC 5321 §4.5.3.1.6).
 const LINE_LIMIT: usize = 1000;
 
 fn main() {
@@ -41,7 +41,7 @@ fn measure<T>(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, bytes: usize
     group.bench_function(BenchmarkId::from_parameter(name), |bencher| bencher.iter(|| black_box(iteration())));
 }
 
-/// Parses each command line separately.
+/// Measures how long it takes to parse a command line, separately for each command.
 fn bench_commands(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("command");
     let lines: [(&str, &[u8]); 5] = [
@@ -58,7 +58,7 @@ fn bench_commands(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Reads replies as a client does.
+/// Measures how long a client takes to read a server's reply.
 fn bench_replies(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("reply");
     let offered = Reply::new(250, &Extensions::all(1 << 30).render("mx.example.com"));
@@ -92,7 +92,7 @@ fn messages() -> [(&'static str, Vec<u8>); 3] {
     ]
 }
 
-/// Makes a message whose lines have `line` bytes and begin with `first`.
+/// Makes a message of about `bytes` bytes, whose lines have `line` bytes each and begin with the byte `first`.
 fn message(first: u8, line: usize, bytes: usize) -> Vec<u8> {
     let mut text = vec![b'X'; line - 2];
     text[0] = first;
@@ -107,7 +107,7 @@ fn on_the_wire(message: &[u8]) -> Vec<u8> {
     wire
 }
 
-/// Dot-stuffs messages, as a sender does.
+/// Measures dot-stuffing, as a sender applies it to a message.
 fn bench_stuffing(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("stuff");
     for (name, message) in messages() {
@@ -121,8 +121,7 @@ fn bench_stuffing(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Reads messages as a receiver does: removes dot-stuffing, finds the end of data and checks the
-/// lines.
+/// Measures how a receiver reads a message: it removes dot-stuffing, finds the end of data and checks the lines.
 fn bench_reading(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("unstuff");
     for (name, message) in messages() {
@@ -136,7 +135,7 @@ fn bench_reading(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Reads a message in blocks of that length. Returns the number of content bytes.
+/// Reads a message in blocks of `block_bytes` bytes. Returns the length of its content in bytes.
 fn read_message(wire: &[u8], block_bytes: usize) -> u64 {
     let mut reader = DataReader::new(LINE_LIMIT);
     let mut is_ended = false;
@@ -149,7 +148,8 @@ fn read_message(wire: &[u8], block_bytes: usize) -> u64 {
     reader.bytes()
 }
 
-/// Runs sessions of one message, from the greeting to QUIT.
+/// Measures the server's side and the client's side of sessions, from the greeting to QUIT. Most sessions have one
+/// message.
 fn bench_sessions(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("session");
     let settings = Arc::new(ServerSettings::new("mx.example.com", Limits::default()));
@@ -182,7 +182,7 @@ fn bench_sessions(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Runs the server's side of a session that reads these blocks. Returns the number of message
+/// Runs the server's side of a session. The server reads these blocks from the client. Returns the number of message
 /// bytes.
 fn serve(settings: &Arc<ServerSettings>, blocks: &[&[u8]]) -> u64 {
     let mut server = Server::new(Arc::clone(settings), NOW);
@@ -203,19 +203,19 @@ fn serve(settings: &Arc<ServerSettings>, blocks: &[&[u8]]) -> u64 {
     bytes
 }
 
-/// Client's side of a session, with the recorded replies of a server.
+/// The client's side of a session, with recorded replies of a server, so that only the client is measured.
 struct ClientSession {
     name: Arc<str>,
     mode: PipelineMode,
     envelope: Arc<Envelope>,
     message: Vec<u8>,
-    /// The server's replies, with one block for each time that the client waits.
+    /// The server's replies. Each block contains the replies that the client gets when it waits once.
     replies: Vec<Vec<u8>>,
     sent_bytes: usize,
 }
 
 impl ClientSession {
-    /// Records the replies of a server that runs the same session.
+    /// Runs the session once against a server, and records the server's replies.
     fn new(mode: PipelineMode, settings: &Arc<ServerSettings>, message: &[u8]) -> Self {
         let envelope = Envelope::new("from@example.com", "", ["to@example.com"]).expect("both are mailboxes");
         let name = Arc::from("client.example.com");
@@ -253,8 +253,8 @@ impl ClientSession {
         self.drive(|_| replies.next().map(Vec::as_slice).unwrap_or_default())
     }
 
-    /// Drives a client from the greeting to QUIT. `exchange` takes the client's output and returns
-    /// its next input.
+    /// Runs a client from the greeting to QUIT. `exchange` takes what the client sends, and returns the server's
+    /// replies.
     fn drive<R: AsRef<[u8]>>(&self, mut exchange: impl FnMut(&[u8]) -> R) -> Outcome {
         let mut client = Client::new(Arc::clone(&self.name), self.mode, NOW);
         let mut out = Vec::with_capacity(2 * SESSION_MESSAGE_BYTES);

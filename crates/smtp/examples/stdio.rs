@@ -1,5 +1,5 @@
-//! An SMTP server on standard input and output, as inetd or systemd would start it. The protocol
-//! itself uses no socket and no clock.
+//! An SMTP server on standard input and output, as inetd or systemd would start it. It shows that the crate itself uses
+//! no socket and no clock.
 //! `printf 'EHLO a\r\nQUIT\r\n' | cargo run -p mailrun-smtp --example stdio`
 use mailrun_smtp::limits::Limits;
 use mailrun_smtp::reply_reason::ReplyReason;

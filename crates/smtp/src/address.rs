@@ -67,11 +67,11 @@ impl<'a> Path<'a> {
         }
     }
 
-    /// Makes a path from bytes that [`Self::as_bytes`] of a parsed path returned. The grammar is not checked again, so
-    /// the path may have a wrong local part and domain if the bytes come from elsewhere.
+    /// Makes a path from bytes that [`Self::as_bytes`] of a parsed path returned, without checking the grammar again.
+    /// If the bytes come from elsewhere, the path may have a wrong local part and domain.
     pub fn checked_before(mailbox: &'a [u8]) -> Self {
         let is_quoted = mailbox.first() == Some(&b'"');
-        // Skip a quoted local part before searching for the @, because it may itself contain one.
+        // Skip a quoted local part when looking for the @, because it may contain another @.
         let at = if is_quoted { quoted_length(mailbox) } else { memchr::memchr(b'@', mailbox) };
         Self { mailbox, at }
     }
@@ -86,7 +86,7 @@ impl<'a> Path<'a> {
         &self.mailbox[..self.at.unwrap_or(self.mailbox.len())]
     }
 
-    /// Returns the part after the `@`, or `None` for the null path and a bare `Postmaster`.
+    /// Returns the part after the `@`, or `None` for the null path and for `Postmaster` without a domain.
     pub fn domain(&self) -> Option<&'a [u8]> {
         self.at.map(|at| &self.mailbox[at + 1..])
     }
@@ -172,14 +172,14 @@ fn quoted_length(mailbox: &[u8]) -> Option<usize> {
 /// Class of bytes that are allowed in a dot-string (RFC 5322 §3.2.3, and RFC 6531 §3.3 for
 /// characters above ASCII).
 const ATEXT: u8 = 1;
-/// Class of bytes that are allowed in a label. This includes underscores: RFC 1123 forbids them,
-/// but real host names contain them.
+/// Class of bytes that are allowed in a label of a domain. They include underscores, which RFC 1123 forbids, because
+/// real host names contain them.
 const LABEL: u8 = 2;
 /// Class of bytes from 0x80 on, which are not ASCII. A text that contains such bytes must also be valid UTF-8.
 const HIGH: u8 = 4;
 
-/// Character classes of each byte, as a bit set. Every address of every message is checked, and the table needs only
-/// one look-up per byte.
+/// Character classes of each byte, as a bit set. The table makes the check fast, because it needs only one look-up per
+/// byte, and every address of every message is checked.
 static CLASSES: [u8; 256] = {
     let mut classes = [0; 256];
     let mut octet = 0;
@@ -240,8 +240,8 @@ pub fn address_literal(domain: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// Parses four decimal numbers of one to three digits. The grammar allows leading zeros, which do
-/// not make a number octal.
+/// Parses an IPv4 address of four decimal numbers with one to three digits each. The grammar allows leading zeros, but
+/// they do not make a number octal.
 fn ipv4(text: &[u8]) -> Option<Ipv4Addr> {
     let mut octets = [0; 4];
     let mut numbers = text.split(|byte| *byte == b'.');
@@ -252,7 +252,7 @@ fn ipv4(text: &[u8]) -> Option<Ipv4Addr> {
     numbers.next().is_none().then(|| octets.into())
 }
 
-/// Parses eight groups of 16 bits, or at most six groups and a `::`, which stands for at least two
+/// Parses an IPv6 address: eight groups of 16 bits, or at most six groups and a `::`, which stands for at least two
 /// zero groups. The last two groups may be written as an IPv4 address.
 fn ipv6(text: &[u8]) -> Option<Ipv6Addr> {
     let Some(at) = memchr::memmem::find(text, b"::") else {
@@ -267,8 +267,8 @@ fn ipv6(text: &[u8]) -> Option<Ipv6Addr> {
     (begin + end <= 6).then(|| all.into())
 }
 
-/// Parses the groups before or after the `::` of an IPv6 address, or all groups of an address
-/// without `::`. Returns the groups and how many there are.
+/// Parses the groups before or after the `::` of an IPv6 address, or all groups of an address without `::`. Returns the
+/// groups and their number.
 fn groups(text: &[u8]) -> Option<([u16; 8], usize)> {
     let mut groups = [0; 8];
     let mut count = 0;
@@ -300,7 +300,7 @@ fn is_label(text: &[u8]) -> bool {
 }
 
 /// Returns true if the text is UTF-8. `seen` is the union of the character classes of its bytes, which already shows
-/// whether the text is ASCII. Most addresses are, and need no further check.
+/// whether the text is ASCII. Most addresses are ASCII, and need no further check.
 fn is_utf8(text: &[u8], seen: u8) -> bool {
     seen & HIGH == 0 || std::str::from_utf8(text).is_ok()
 }

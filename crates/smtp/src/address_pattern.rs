@@ -24,8 +24,9 @@ impl AddressPattern {
         (pattern.local_part.is_some() || pattern.domain.is_some()).then_some(pattern)
     }
 
-    /// Returns true if the address matches the pattern. If the pattern has no local part or no domain, any is accepted.
-    /// Domains are compared in normal form, so `BÜCHER.example` matches `xn--bcher-kva.example`.
+    /// Returns true if the address matches the pattern. A pattern without a local part matches any local part, and a
+    /// pattern without a domain any domain. Domains are compared in normal form, so `BÜCHER.example` matches
+    /// `xn--bcher-kva.example`.
     pub fn matches(&self, address: &Path<'_>) -> bool {
         let wants_local_part = |wanted: &String| address.local_part().eq_ignore_ascii_case(wanted.as_bytes());
         let wants_domain = |wanted: &Domain<'_>| address.domain().is_some_and(|domain| Domain::new(domain) == *wanted);

@@ -36,8 +36,7 @@ pub struct ChunkReader {
 }
 
 impl ChunkReader {
-    /// Creates a reader at the start of a message. Lines of text may have `line_limit` bytes,
-    /// including CRLF.
+    /// Creates a reader for the start of a message. Lines of text may have at most `line_limit` bytes, including CRLF.
     pub fn new(content_kind: ContentKind, line_limit: usize) -> Self {
         let chunk = Chunk { bytes: 0, last: false };
         Self { lines: LineChecker::new(line_limit), content_kind, chunk, left: 0, is_open: false }
@@ -62,7 +61,7 @@ impl ChunkReader {
     pub fn fault(&self) -> Option<LineFault> {
         match self.content_kind {
             ContentKind::Any => None,
-            // If the message ends with a CR, this is a bare CR, because no LF can follow.
+            // A CR at the end of the message is a bare CR, because no LF can follow it.
             ContentKind::Lines if !self.is_open && self.chunk.last && self.lines.previous == b'\r' => {
                 Some(LineFault::BareLineEnding)
             }
@@ -130,7 +129,7 @@ mod tests {
             for (octets, flaw) in [(ContentKind::Lines, *flaw), (ContentKind::Any, None)] {
                 assert_eq!(read(octets, &chunks, &[wire]), Some((wire.to_vec(), flaw, 0)), "{sizes:?} {wire:?}");
             }
-            // Write the size 0 as 16, because `check` takes sizes modulo 16, and a 0 would end the list of sizes.
+            // Write the size 0 as 16, because a 0 would end the list of sizes. `check` takes all sizes modulo 16.
             let mut input: Vec<u8> = sizes.iter().map(|size| if *size == 0 { 16 } else { *size as u8 }).collect();
             input.extend([b"\0", *wire, b"MAIL"].concat());
             check(&input);

@@ -111,7 +111,7 @@ pub enum Command<'a> {
     /// AUTH, with the mechanism and the undecoded initial response. The mechanism is `None` if this
     /// crate does not know it.
     Auth(Option<Mechanism>, Option<&'a [u8]>),
-    /// XCLIENT, with which a proxy tells who its client is (Postfix).
+    /// XCLIENT, a Postfix extension with which a proxy names the client for which it connects.
     Xclient(Xclient<'a>),
 }
 

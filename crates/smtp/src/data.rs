@@ -127,7 +127,7 @@ impl DataReader {
 /// Checks line endings and line lengths of a message, for DATA and BDAT alike.
 #[derive(Clone, Debug)]
 pub(crate) struct LineChecker {
-    /// Last byte of the content so far, because a CR and its LF may be in different blocks.
+    /// Last byte of the content so far. The checker needs it because a CR and its LF may be in different blocks.
     pub(crate) previous: u8,
     line_bytes: usize,
     line_limit: usize,
@@ -250,7 +250,7 @@ mod tests {
             (b"a\r\n.\r.\r\n.\r\n", b"a\r\n\r.\r\n", BARE),
             (b"a\r\n\0.\r\nb\r\n.\r\n", b"a\r\n\0.\r\nb\r\n", BARE),
             (b"a\r\n.\0\r\nb\r\n.\r\n", b"a\r\n\0\r\nb\r\n", BARE),
-            // The fault to report is the bare LF, which is worse than the long line before it.
+            // The reader must report the bare LF, because this fault is worse than the long line before it.
             (b"123456789\r\na\nb\r\n.\r\n", b"123456789\r\na\nb\r\n", BARE),
         ];
         for (wire, content, flaw) in rows {

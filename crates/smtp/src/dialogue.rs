@@ -23,7 +23,8 @@ pub struct Dialogue {
     client_line: HeldLine,
     server_line: HeldLine,
     part: ClientPart,
-    /// Number of the client's lines that still await a reply.
+    /// Number of the client's lines that still await a reply. If other replies are due, a reply may belong to an
+    /// earlier command, and then says nothing about the client's latest AUTH or DATA.
     unanswered: u32,
     /// Set from AUTH until its final reply. The client's lines are then login data and are hidden.
     is_login: bool,
@@ -31,8 +32,8 @@ pub struct Dialogue {
     has_login: bool,
 }
 
-/// What the client sends next: commands, or part of a message. The two must be distinguished, because a line of a
-/// message may look like a command.
+/// Tells whether the client's next bytes are commands or part of a message. The two must be distinguished, because a
+/// line of a message may look like a command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum ClientPart {
     #[default]
@@ -91,15 +92,15 @@ impl Dialogue {
         push("===", text.as_bytes(), shown);
     }
 
-    /// Appends an event that TLS has begun. Drops incomplete lines, because plain text from before
-    /// TLS is not part of the new session.
+    /// Appends the event that TLS has begun, with its version and cipher. Drops incomplete lines, because plain text
+    /// from before TLS is not part of the new session.
     pub fn tls_started(&mut self, version: &str, cipher: &str, shown: &mut String) {
         *self = Self { has_login: self.has_login, ..Self::new(self.message_lines) };
         Self::event(&format!("TLS started: {version}, {cipher}"), shown);
     }
 
-    /// Appends incomplete lines at the end of the session, because the rest of them will not
-    /// arrive.
+    /// Ends the dialogue. If the client's last command or message is incomplete, shows it and says so, because the rest
+    /// will not arrive.
     pub fn end(&mut self, shown: &mut String) {
         match self.part {
             ClientPart::Message(message) | ClientPart::Chunk(_, message) if message.bytes > 0 => {
@@ -203,8 +204,8 @@ impl Dialogue {
         }
         let code = text.get(..3);
         self.unanswered = self.unanswered.saturating_sub(1);
-        // A reply other than 334 ends the login if no further reply is awaited. If another reply is awaited, this reply
-        // may belong to a command before AUTH, so keep hiding the client's lines.
+        // A reply other than 334 ends the login, unless another reply is awaited. In this case, the reply may belong to
+        // a command before AUTH, so keep hiding the client's lines.
         self.is_login = code == Some(b"334") || self.is_login && self.unanswered > 0;
         let is_refused_message = matches!(self.part, ClientPart::Message(_)) && code != Some(b"354");
         if is_refused_message && self.unanswered == 0 {

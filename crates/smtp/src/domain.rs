@@ -14,7 +14,7 @@ pub struct Domain<'a>(Cow<'a, str>);
 
 impl<'a> Domain<'a> {
     /// Converts a domain name to lower case and A-labels, and shortens an address literal. Most domains are already in
-    /// this form, and need no allocation.
+    /// this form, so they need no allocation.
     pub fn new<T: AsRef<[u8]> + ?Sized>(domain: &'a T) -> Self {
         let domain = domain.as_ref();
         let is_plain = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b".-_".contains(byte);

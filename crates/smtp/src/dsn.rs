@@ -57,7 +57,7 @@ impl Notify {
         other.0 != 0 && self.0 & other.0 == other.0
     }
 
-    /// Returns the value of NOTIFY, with commas between the events.
+    /// Returns the value of NOTIFY, for example `SUCCESS,DELAY`, or `NEVER` for the empty set.
     pub fn render(self) -> String {
         let words = [(Self::SUCCESS, "SUCCESS"), (Self::FAILURE, "FAILURE"), (Self::DELAY, "DELAY")];
         let wanted: Vec<&str> = words.iter().filter(|(word, _)| self.wants(*word)).map(|(_, name)| *name).collect();
@@ -126,8 +126,8 @@ impl fmt::Debug for OriginalRecipient<'_> {
     }
 }
 
-/// Returns true for an address with characters above ASCII (utf-8-addr-unitext in RFC 6533 §3). Its
-/// ASCII characters must be xtext.
+/// Returns true for an address that may contain characters above ASCII (utf-8-addr-unitext in RFC 6533 §3). Its ASCII
+/// characters must be xtext.
 fn is_unitext(address: &[u8]) -> bool {
     std::str::from_utf8(address).is_ok_and(|text| {
         let ascii: Vec<u8> = text.chars().map(|letter| if letter.is_ascii() { letter as u8 } else { b'~' }).collect();

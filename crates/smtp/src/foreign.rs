@@ -4,9 +4,10 @@
 //! A web page can make a browser send a POST request to any port of its host, including loopback
 //! ports, and the body of a POST may contain a whole SMTP transaction. A server that only answers
 //! 500 to the lines of HTTP would go on to accept that mail (cross-protocol request forgery). TLS
-//! is no protection: an attacker can choose the names, tickets and session ids in a ClientHello,
-//! and these may contain line ends. Postfix closes such connections as well, for the commands of
-//! `smtpd_forbidden_commands` and for any line that looks like a header field.
+//! is no protection: an attacker can choose the names, tickets and session ids in a ClientHello.
+//! These may contain line ends, so the server would find whole command lines in them. Postfix
+//! closes such connections as well, for the commands of `smtpd_forbidden_commands` and for any line
+//! that looks like a header field.
 
 /// Methods of HTTP (RFC 9110 §9, RFC 5789). None of them is an SMTP verb.
 const METHODS: [&[u8]; 9] = [b"GET", b"HEAD", b"POST", b"PUT", b"DELETE", b"CONNECT", b"OPTIONS", b"TRACE", b"PATCH"];

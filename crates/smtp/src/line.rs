@@ -38,8 +38,8 @@ impl LineReader {
         if std::mem::take(&mut self.overlong) { ReadLine::TooLong } else { whole(&self.held, limit) }
     }
 
-    /// Frees the memory of the line that the last call returned, so that an idle session holds
-    /// none.
+    /// Frees the memory of the line that the last call of `next` returned, so that an idle session
+    /// occupies none.
     pub(crate) fn release(&mut self) {
         if self.spent {
             self.held = Vec::new();

@@ -43,7 +43,7 @@ pub enum ProxyHeader {
         /// The address that the client connected to.
         destination: SocketAddr,
     },
-    /// The proxy passes on the connection of a client at a UNIX socket.
+    /// The client has connected to the proxy through a UNIX socket, so it has no IP address.
     Unix,
 }
 

@@ -186,7 +186,8 @@ pub struct ReplyReader {
 
 impl ReplyReader {
     /// Takes one complete reply off the front of `input`. Returns `None` if more bytes are needed.
-    /// A bare `<LF>` also ends a line, because nothing can be smuggled to a client that way.
+    /// A bare `<LF>` also ends a line. Unlike in a server, nobody can use this to smuggle commands
+    /// or messages, because a client takes none.
     ///
     /// # Errors
     /// Returns a [`ReplyError`] if the reply is invalid. The caller must then end the session,
@@ -206,8 +207,8 @@ impl ReplyReader {
         self.next_held(input)
     }
 
-    /// Frees the memory of the reply that the last call returned, so that an idle session holds
-    /// none.
+    /// Frees the memory of the reply that the last call of `next` returned, so that an idle session
+    /// occupies none.
     pub(crate) fn release(&mut self) {
         if self.spent {
             self.held = Vec::new();

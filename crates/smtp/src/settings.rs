@@ -21,9 +21,10 @@ pub enum Protocol {
 pub struct Requires {
     /// Require TLS before all commands except NOOP, EHLO, STARTTLS and QUIT (RFC 3207 §4).
     pub tls: bool,
-    /// Require TLS before AUTH, which is not even offered without TLS.
+    /// Offer AUTH only over TLS, and refuse it without TLS, so that clients do not send passwords unencrypted.
     pub tls_for_auth: bool,
-    /// Require AUTH before MAIL and everything after it (RFC 4954 §6).
+    /// After EHLO, require a login before all commands except EHLO, NOOP, RSET, STARTTLS, AUTH, XCLIENT and QUIT (RFC
+    /// 4954 §6).
     pub auth: bool,
     /// Require valid values of the parameters ENVID, ORCPT and AUTH=, which servers only pass on. If this is not set,
     /// the server ignores invalid values, because they are no reason to refuse mail.

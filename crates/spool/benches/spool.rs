@@ -94,8 +94,8 @@ fn compare(directory: &Path, raw: &File, bytes: usize, batch: usize) {
     println!("{bytes:>7} {batch:>6} {ours:>12.0} {a_sync:>9.1} {raws:>12.0} {:>6.2}", ours / raws);
 }
 
-/// Messages per second that one sender stores and marks as done. The sender always gathers one
-/// batch while another is being synced.
+/// Measures how many messages per second one sender stores and marks as done. The sender prepares the next batch while
+/// the spool syncs the current one, except if a batch is a single message.
 fn spool_rate(spool: &Spool, body: &Arc<[u8]>, batch: usize) -> f64 {
     let in_flight = if batch == 1 { 1 } else { 2 * batch };
     let mut waiting: VecDeque<Receipt> = VecDeque::with_capacity(in_flight);
@@ -118,8 +118,8 @@ fn spool_rate(spool: &Spool, body: &Arc<[u8]>, batch: usize) -> f64 {
     f64::from(stored) / start.elapsed().as_secs_f64()
 }
 
-/// Messages per second that the disk could reach. Writes batches of the same size without computing
-/// anything.
+/// Measures how many messages per second the disk alone can reach: writes and syncs batches of the same size, without
+/// computing anything.
 fn raw_rate(file: &File, body: &Arc<[u8]>, batch: usize) -> f64 {
     let record = 40 + ENVELOPE.len() + body.len();
     let bytes = vec![1; (32 + batch * record).next_multiple_of(4096)];

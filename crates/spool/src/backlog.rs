@@ -31,8 +31,8 @@ impl Backlog {
         self.ids.len()
     }
 
-    /// Returns true if the iterator has reached its end. If this returns false, the iterator may still return nothing,
-    /// because it skips messages that are done by then.
+    /// Returns true if the iterator has reached its end. Even if not, the iterator may return no further message,
+    /// because it skips messages that are done in the meantime.
     pub fn is_empty(&self) -> bool {
         self.ids.len() == 0
     }

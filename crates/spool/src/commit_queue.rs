@@ -14,8 +14,9 @@ pub(crate) const NOTE_DELAY: Duration = Duration::from_secs(1);
 /// If this many notes and done messages are waiting, the commit thread writes them at once, so that
 /// they do not fill the memory.
 const MAX_DEFERRED_RECORDS: usize = 16_384;
-/// If at most this many bytes of a body follow the inserted message id, their checksum is computed while the queue is
-/// locked. This takes a few microseconds, no longer than `combined_checksum`, which larger bodies need instead.
+/// The id that is written into a body is known only while the queue is locked. If at most this many bytes of the body
+/// follow the id, the body's checksum is computed under the lock. This takes a few microseconds, no longer than
+/// `combined_checksum`, which larger bodies need instead.
 const MAX_LOCKED_CHECKSUM_BYTES: usize = 64 << 10;
 
 pub(crate) struct CommitQueue {
@@ -115,8 +116,8 @@ impl CommitQueue {
     /// at that offset. Returns the body as it is stored.
     pub(crate) fn store(&self, mut draft: NewMessage, reserve: Reserve, id_at: Option<usize>) -> (Receipt, Arc<[u8]>) {
         // Compute the checksum of the bytes after the id in the caller's thread, because there are many callers but
-        // only one commit thread. If only a few bytes follow the id, checksum the whole body later under the lock. This
-        // is faster than combining the checksums of the bytes before and after the id.
+        // only one commit thread. If only a few bytes follow the id, compute the checksum of the whole body later,
+        // under the lock. This is faster than combining the checksums of the bytes before and after the id.
         let tail_at = id_at.map_or(0, |at| (at + Id::TEXT_BYTES).min(draft.body.len()));
         let tail_bytes = draft.body.len() - tail_at;
         let tail_crc =
@@ -176,8 +177,8 @@ impl CommitQueue {
     }
 
     fn wake_committer(&self, mut state: MutexGuard<'_, CommitQueueState>) {
-        // Clear `is_waiting` before the commit thread wakes up and clears it as well, because each request until then
-        // would wake the thread again.
+        // Clear `is_waiting` already here, although the commit thread clears it when it wakes up. Otherwise, each
+        // request until then would wake the thread again.
         if mem::take(&mut state.is_waiting) {
             drop(state);
             self.work_added.notify_one();

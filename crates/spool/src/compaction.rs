@@ -77,8 +77,8 @@ impl CompactionState {
         for _ in 0..SLICE_BATCHES {
             match scan.next_batch(&mut seen) {
                 Ok(ScanResult::Batch) => moved += relocate_all(log, oldest, &seen)?,
-                // The scan cannot continue, because the segment ends here or is damaged. The index still knows messages
-                // behind the damage, so let `compact_rest` move them without the scan.
+                // The scan cannot continue, because the segment ends here or is damaged. `compact_rest` finds the
+                // messages after the damage in the index, so it can move them without the scan.
                 Ok(ScanResult::Invalid(_)) | Err(_) => return self.compact_rest(log, oldest),
             }
             if moved >= SLICE_BYTES {
@@ -148,7 +148,7 @@ fn relocate_all(log: &mut Log, segment: &Arc<Segment>, seen: &[ScannedRecord]) -
 
 fn relocate_one(log: &mut Log, locations: &MessageLocations) -> Result<(), LogWriteError> {
     let MessageLocations { segment, record: spot, .. } = locations;
-    // Leave an unreadable message where it is, which keeps its segment in use.
+    // Leave an unreadable message where it is. Its segment then stays in use.
     let Ok(Some(head)) = segment.read_metadata(*spot) else { return Ok(()) };
     let Ok(mut notes) = notes_of(locations, &head) else { return Ok(()) };
     // If the message has more notes than fit into one record (`MAX_ENVELOPE_BYTES`), drop the oldest notes.

@@ -19,7 +19,7 @@ pub struct Damage {
     /// Numbers of the lost messages, as far as the spool can tell. It reads some of these numbers in damaged records.
     /// Others are missing from the sequence of message numbers. The list has at most [`Damage::MAX_NAMED`] entries.
     pub messages: Vec<Id>,
-    /// At most this many lost messages are not listed in `messages`, because the list is full.
+    /// Upper bound of the number of lost messages that `messages` does not list, because the list is full.
     pub unnamed: u64,
     /// Set if an earlier start has reported this damage, and the quarantine has a copy of the same
     /// bytes.

@@ -238,8 +238,8 @@ impl Disk for ReadOnlyDisk {
 pub fn sync_ancestors(directory: &Path) -> io::Result<()> {
     for above in directory.canonicalize()?.ancestors().skip(1) {
         match File::open(above).and_then(|opened| opened.sync_all()) {
-            // Ignore a directory that this user may not read, and a read-only file system, because this user has
-            // created nothing there that needs a sync.
+            // Ignore a directory that this user may not read, and a read-only file system. This user cannot have
+            // created anything there that needs a sync.
             Err(error) if matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem) => {}
             // Ignore the error of a file system that cannot sync directories, because it does not need such a sync.
             Err(error) if matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported) => {}
@@ -304,7 +304,7 @@ impl DiskFile for File {
             let length = (bytes - at).min(ZERO_CHUNK_BYTES as u64);
             self.write_all_at(&zeros[..length as usize], at)?;
             at += length;
-            // Sync each portion separately, because syncs of other files would have to wait for a single large sync.
+            // Sync each portion separately. Syncs of other files would have to wait for the end of a single large sync.
             self.sync_data()?;
             throttle(start.elapsed());
         }

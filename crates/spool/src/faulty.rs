@@ -53,12 +53,12 @@ struct FaultyDiskState {
     is_locked: bool,
 }
 
-/// Part of the spool in which the operation failed that a test chose with [`FaultyDisk::fail_operation`].
+/// Part of the spool that an operation was changing when it failed because of [`FaultyDisk::fail_operation`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailedOperation {
     /// The spool was making a new segment. The file has never held more than its first header.
     NewSegment,
-    /// A file that holds, or has held, batches of the log.
+    /// The spool was changing a file that holds, or has held, batches of the log.
     Log,
     /// The spool was changing its directory, for example by creating or removing a file.
     Directory,
@@ -306,8 +306,8 @@ impl FileContent {
             if takes && octets.len() < from + new.len() {
                 octets.resize(from + new.len(), 0);
             }
-            // Tear only a sector whose old content is all zeros. The spool relies on disks to overwrite any other
-            // sector as a whole or not at all.
+            // Tear only a sector whose old content is all zeros. For all other sectors, the spool relies on disks to
+            // overwrite a sector as a whole or not at all.
             let is_fresh = octets.get(from..from + new.len()).is_some_and(|old| *old == [0; SECTOR_BYTES][..old.len()]);
             let length = if tears && is_fresh { dice.below(new.len() as u64 + 1) as usize } else { new.len() };
             if takes {

@@ -23,7 +23,7 @@ pub(crate) const BATCH_HEADER_BYTES: usize = 32;
 pub(crate) const RECORD_HEADER_BYTES: usize = 40;
 /// Space in bytes reserved in each segment for the empty batch that marks a clean close.
 pub(crate) const CLOSING_BATCH_BYTES: u64 = BLOCK;
-/// Bytes that a segment with a single record needs for headers and the closing batch.
+/// Bytes that a segment with a single record needs besides the record, for headers and the closing batch.
 pub(crate) const SEGMENT_OVERHEAD_BYTES: u64 = BATCHES_OFFSET + BATCH_HEADER_BYTES as u64 + CLOSING_BATCH_BYTES;
 const CRC_OFFSET: usize = HEADER_BYTES - 4;
 
@@ -36,8 +36,8 @@ pub(crate) enum SegmentHeaderState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SegmentHeader {
     pub(crate) state: SegmentHeaderState,
-    /// Number of times that this file's header has been written. It decides which of the two blocks
-    /// holds the header.
+    /// Number of times that this file's header has been replaced by a new header. Even revisions are in the first of
+    /// the two header blocks, and odd revisions in the second.
     pub(crate) revision: u64,
     /// Sequence number of the segment in the log. A segment gets the next number whenever it stops being free and
     /// begins to hold batches. A free segment keeps its last number.
@@ -216,7 +216,7 @@ impl HeaderSlot {
 }
 
 impl SegmentHeader {
-    /// Tries to repair a header in which a single bit is flipped. The CRC shows which bit it was.
+    /// Tries to repair a header in which a single bit is flipped: flips each bit in turn until the CRC is right.
     pub(crate) fn corrected(bytes: &[u8; HEADER_BYTES]) -> Option<Self> {
         (0..HEADER_BYTES * 8).find_map(|bit| {
             let mut flipped = *bytes;
@@ -241,7 +241,7 @@ impl SegmentHeader {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BatchHeader {
     pub(crate) records: u32,
-    /// Length in bytes, including this header but not the padding of the last block.
+    /// Length of the batch in bytes, including this header but not the padding of the last block.
     pub(crate) bytes: u64,
     /// The segment was synced up to this offset when this batch was written, so a crash cannot explain damage before
     /// the offset.

@@ -25,8 +25,8 @@ pub(crate) struct ExaminedFile {
     pub(crate) bytes: u64,
     pub(crate) file_bytes: u64,
     pub(crate) role: FileRole,
-    /// The newest header that can be read. It may be an old one, if the newest was lost, but its field `oldest` still
-    /// proves that earlier segments were freed.
+    /// The newest header that can be read. If the latest header was lost, this is an older header, but its field
+    /// `oldest` still proves that earlier segments were freed.
     pub(crate) header: Option<SegmentHeader>,
     pub(crate) bad_slots: Vec<u64>,
 }
@@ -115,11 +115,12 @@ fn read_slots(name: &str, file: &dyn DiskFile) -> Result<HeaderSlots, Error> {
         places.newest = places.newest.filter(|other| other.revision > header.revision).or(Some(header));
     }
     if failures.len() == 2 {
-        // If the disk cannot be read, report an error and not damage, because the data on it may be intact.
+        // If the disk cannot be read, return an error instead of reporting damage, because the data may be intact.
         return Err(Error::from(failures.swap_remove(0)));
     }
-    // The first header (`revision` 0) is written to the first block and the next to the second. A blank first block is
-    // therefore always damage, a blank second block only if the newest header has `revision` 2 or higher.
+    // The first header (`revision` 0) is written to the first block, and the next header to the second block. A blank
+    // first block is therefore always damage, but a blank second block only if the newest header has `revision` 2 or
+    // higher.
     let must_be_there = |at: u64| places.newest.is_some_and(|newest| at == 0 || newest.revision >= 2);
     places.bad.extend(blank.into_iter().filter(|at| must_be_there(*at)).collect::<Vec<_>>());
     Ok(places)
@@ -194,7 +195,7 @@ fn first_batch(file: &Arc<dyn DiskFile>, segment_bytes: u64) -> io::Result<Optio
     Ok(first)
 }
 
-/// Limit for the search for a segment's first message: the search ends after this many batches.
+/// Maximum number of batches that are searched for a segment's first new message, so that the search always ends soon.
 const MAX_PROBED_BATCHES: u32 = 4096;
 
 fn role_of(places: &HeaderSlots, first: Option<FirstBatch>, is_blank: bool) -> FileRole {

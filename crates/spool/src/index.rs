@@ -14,10 +14,11 @@ pub(crate) struct MessageIndex {
     bytes: u64,
 }
 
-/// An entry takes 24 bytes, and the message's id as its key takes 8 more.
+/// Locations of an unfinished message and of its notes. An entry takes 24 bytes, and the message's id as its key takes
+/// 8 more.
 struct IndexEntry {
     location: RecordLocation,
-    /// The vector is boxed to keep the entry small, because most messages have no notes.
+    /// Locations of the notes. The vector is boxed to keep the entry small, because most messages have no notes.
     #[expect(clippy::box_collection, reason = "a third of a vector's size, for every message")]
     notes: Option<Box<Vec<RecordLocation>>>,
 }

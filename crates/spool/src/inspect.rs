@@ -61,7 +61,7 @@ pub struct InspectedMessage {
     pub id: Id,
     /// Time at which the message was received, in nanoseconds of Unix time.
     pub received_ns: u64,
-    /// Everything stored with the message except its content.
+    /// The bytes that were stored as [`NewMessage::envelope`](crate::NewMessage::envelope).
     pub envelope: Vec<u8>,
     /// Notes that [`Spool::note`](crate::Spool::note) has added to the message, from the oldest on.
     pub notes: Vec<Vec<u8>>,

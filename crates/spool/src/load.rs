@@ -154,7 +154,7 @@ impl LoadedSpool {
             }
         };
         // The latest header says which older segments were freed. It may be in an unfinished or illegible file, and such
-        // files are removed next, so copy this statement to the file `newest` before.
+        // files are removed next. So first copy this statement to the file `newest`.
         let loses_proof = !(self.unfinished.is_empty() && self.illegible.is_empty());
         (NewestSegment { oldest, ..newest }, is_new || loses_proof)
     }
@@ -282,8 +282,8 @@ impl LoadedSpool {
 
     fn replay_segments(&mut self, row: Vec<SegmentCandidate>) -> Result<(), Error> {
         let newest = self.newest;
-        // An unreadable file may be the newest segment, so do not also report that segment as
-        // missing.
+        // If a file is unreadable, it may be the newest segment, so do not report this segment as
+        // missing as well.
         let is_illegible = self.illegible.iter().any(|(name, _)| !self.is_foreign(name));
         let is_missing =
             |newest: &NewestSegment| newest.generation >= self.resume_point.next_generation && !is_illegible;
@@ -342,8 +342,9 @@ fn insert_position(row: &[SegmentCandidate], known: HeaderlessUse, oldest: Oldes
         }
     };
     if known.generation.is_none() && known.first_id.is_none() {
-        // Only new messages show a segment's position in the log. Without them, assume that the segment is the missing
-        // oldest one, or else one that is missing between two neighbors. If there is no such gap, put it at the end.
+        // Only new messages show a segment's position in the log. This segment has none, so assume that it is the
+        // oldest segment, if that is missing, or else a segment that is missing between two others. If there is no such
+        // gap, put it at the end.
         let is_oldest_missing = |first: &SegmentCandidate| first.segment.header.generation > oldest.generation;
         if oldest.generation > 0 && row.first().is_some_and(is_oldest_missing) {
             return 0;

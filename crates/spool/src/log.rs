@@ -140,8 +140,8 @@ impl Log {
         let appended = self.append(&RecordParts { record, envelope: note, notes: &[], body: None }, Reserve::Notes);
         match (lazy, appended) {
             (DeferredRecord::Note(id, _), Ok(spot)) => self.changes.push(IndexChange::AddNote(id, spot)),
-            // If a full log has no room for the record that a message is done, still remove the message from the index,
-            // so that its segment can be freed. A restart before then delivers the message again.
+            // Remove a finished message from the index even if the log is full and has no room for the record that says
+            // so. Its segment can then be freed. If the relay restarts before that, it delivers the message again.
             (DeferredRecord::Done(id), Ok(_)) => self.changes.push(IndexChange::Remove(id)),
             (lazy, Err(LogWriteError::NoSpace)) => {
                 self.counters.unwritten.add(1);
@@ -214,8 +214,8 @@ impl Log {
         self.index.lock().push_segment(Arc::clone(&segment));
         self.current = Some(CurrentSegment { segment, end: BATCHES_OFFSET, synced: 0 });
         if self.options.durability == Durability::Write {
-            // If a crash lost the header, a restart would report the segment as missing. So sync the header, although
-            // `durability = "write"` does not require syncs of batches.
+            // Sync the header, although `durability = "write"` does not require syncs of batches. If a crash lost the
+            // header, a restart would report the segment as missing.
             self.sync()?;
         }
         Ok(())

@@ -1,6 +1,6 @@
 //! The file `newest` contains the number of the newest segment, and the offset at which the log was closed. For every
-//! older segment, the header of the next segment shows that it exists and where it ends. No segment follows the newest
-//! one, so the file `newest` shows both.
+//! older segment, the header of the next segment shows that the older one exists and where it ends. No segment follows
+//! the newest one, so the file `newest` shows this.
 //!
 //! The file also names the oldest segment that is still needed, so that a restart does not report older ones as
 //! missing. The header of a freed segment also proves that the segment was freed, but is lost when the segment's file
@@ -18,8 +18,8 @@ use std::sync::Arc;
 pub(crate) const NAME: &str = "newest";
 const MAGIC: &[u8; 8] = b"mrnewest";
 const VERSION: u32 = 3;
-/// Distance in bytes between the two places to which records are written by turns. The places are in different sectors,
-/// because a crash may tear the sector that is being written.
+/// Distance in bytes between the two places to which records are written alternately. The places are in different
+/// sectors, because a crash may tear the sector that is being written.
 const SECTOR_BYTES: u64 = 512;
 const RECORD_BYTES: usize = 92;
 
@@ -72,9 +72,9 @@ pub(crate) struct NewestFile {
 impl NewestFile {
     pub(crate) fn new(disk: &Arc<dyn Disk>) -> Self {
         let revision = read_file(&**disk).map_or(0, |(revision, _)| revision);
-        // Do not take `recorded_oldest` from the file `newest`, because a killed process may have left it only in the
-        // page cache. If a segment were removed because of this value, a power failure could destroy the value, and a
-        // restart would report the segment as missing.
+        // Do not take `recorded_oldest` from the file `newest`, because a killed process may have left this value only
+        // in the page cache. If a segment were removed because of the value, and a power failure then destroyed the
+        // value, a restart would report the segment as missing.
         Self { disk: Arc::clone(disk), file: None, revision, recorded_oldest: 0 }
     }
 
@@ -92,7 +92,8 @@ impl NewestFile {
                 opened => (opened?, false),
             },
         };
-        // If a write fails, the next attempt uses the same place, because the other place has the last good record.
+        // If this write fails, the next attempt writes to the same place. The other place has the last good record,
+        // which must not be overwritten.
         let revision = self.revision + 1;
         file.write_at(&mut [IoSlice::new(&encode(revision, newest))], revision % 2 * SECTOR_BYTES)?;
         file.sync_data()?;

@@ -29,10 +29,10 @@ pub struct Options {
     pub max_bytes: u64,
     /// Maximum size of a body in bytes, at most 4 GiB less 64 KiB, which is the limit of a record.
     pub max_message_bytes: u64,
-    /// What a message survives once its receipt has resolved: a power failure, the death of the
-    /// process, or nothing.
+    /// Says what a message survives once its receipt has resolved: a power failure, the death of the process, or
+    /// neither.
     pub durability: Durability,
-    /// Whether the spool is opened if it is found to be damaged.
+    /// Says whether a damaged spool is opened with its intact parts, or not at all.
     pub on_damage: OnDamage,
 }
 
@@ -61,7 +61,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Minimum size of a segment in bytes. Each segment is a multiple of this size.
+    /// Minimum size of a segment in bytes. [`Options::segment_bytes`] is rounded down to a multiple of this size.
     pub const MIN_SEGMENT_BYTES: u64 = 64 << 10;
     /// Maximum size of an envelope or a note in bytes.
     pub const MAX_ENVELOPE_BYTES: u64 = 16 << 20;
@@ -79,7 +79,7 @@ impl Options {
     pub(crate) fn max_stored_bytes_for(&self, reserve: Reserve) -> u64 {
         let unreserved_bytes = self.max_bytes - reserve.reserved_segments() * self.segment_bytes;
         // While the spool makes a segment for a large message, it still keeps the current segment, which may be just as
-        // large. So each may use half of the space that is not reserved.
+        // large. So each of the two segments may use half of the space that is not reserved.
         let segment_bytes = unreserved_bytes / 2 / BLOCK * BLOCK;
         // Subtract 7 bytes for padding, because records are multiples of 8 bytes.
         segment_bytes - SEGMENT_OVERHEAD_BYTES - RECORD_HEADER_BYTES as u64 - 7

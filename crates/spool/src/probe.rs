@@ -118,7 +118,7 @@ impl DiskProbe {
 
 impl Drop for DiskProbe {
     fn drop(&mut self) {
-        // Ignore an error, because the directory is then gone or no longer writable, so another
+        // Ignore an error, which means that the directory is gone or no longer writable. Another
         // attempt would fail as well.
         _ = self.disk.remove(&self.name);
     }

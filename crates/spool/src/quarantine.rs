@@ -1,5 +1,5 @@
-//! Copies all bytes that are damaged when the spool is opened to the subdirectory `quarantine`, so
-//! that an administrator can examine them later.
+//! When the spool is opened, copies all damaged bytes to its subdirectory `quarantine`, so that an administrator can
+//! examine them later.
 use crate::disk::{Disk, DiskFile};
 use crate::format::BLOCK;
 use crate::load::LoadedSpool;
@@ -10,12 +10,13 @@ use std::sync::Arc;
 
 const COPY_CHUNK_BYTES: u64 = 1 << 20;
 
-/// Returns the path, in the spool's directory, to which damaged bytes are copied. It consists of the segment's name,
-/// its checksum seed, the offset, and the kind of damage.
+/// Returns the path, relative to the spool's directory, to which damaged bytes are copied. The file's name consists of
+/// the segment's name, its checksum seed, the offset, and the kind of damage. Only the copy of a message's damaged body
+/// is named after the message.
 fn copy_name(damage: &Damage, reading: &LoadedSpool) -> String {
     if let (DamageKind::Body, [id]) = (damage.kind, &damage.messages[..]) {
-        // Name the copy after the message instead of its offset, which changes when the message is
-        // moved in the log.
+        // Name the copy after the message and not after its offset, because the offset changes when
+        // compaction moves the message.
         return format!("quarantine/message-{id}");
     }
     let used_segment = reading.used.iter().find(|(segment, _)| segment.name == damage.segment);
@@ -61,8 +62,8 @@ enum CopyState {
     Foreign,
 }
 
-/// Finds the copy of damaged bytes, and returns its name and state. If the name belongs to a copy
-/// of other bytes, a number is appended to it.
+/// Finds the copy of damaged bytes, and returns its name and state. If a copy of other bytes already has the name,
+/// appends a number.
 fn find_copy(disk: &dyn Disk, damage: &Damage, reading: &LoadedSpool) -> io::Result<(String, CopyState)> {
     let file = damaged_file(disk, damage, reading)?;
     let first = copy_name(damage, reading);
@@ -87,8 +88,8 @@ fn compare_copy(damage: &Damage, file: &dyn DiskFile, copy: &dyn DiskFile) -> io
         return Ok(CopyState::Whole);
     }
     let expected = end_of(damage, file)? - damage.offset.min(file.bytes()?);
-    // Accept a copy that contains more than the damaged bytes. For a damaged header, an earlier start may have found
-    // the whole segment unreadable, and copied all of it under the same name.
+    // Accept a copy that contains more than the damaged bytes. If only the header is damaged now, an earlier start may
+    // have found the whole segment unreadable, and copied all of it under the same name.
     let mut is_equal = bytes >= expected;
     let mut is_part = bytes <= expected;
     let mut one = Vec::new();
@@ -123,7 +124,7 @@ fn parts(damage: &Damage, file: &dyn DiskFile) -> io::Result<impl Iterator<Item 
 }
 
 /// Copies the damaged bytes, and returns when the copies are durable. Fails if damage cannot be copied, so that the
-/// spool is not changed before its damaged bytes are safe. The incomplete end that a crash leaves behind is an
+/// spool is not changed before its damaged bytes are safe. The torn end of the log that a crash leaves behind is an
 /// exception: if it cannot be copied, the spool is opened nevertheless.
 pub(crate) fn copy_damage(disk: &dyn Disk, reading: &LoadedSpool) -> Result<(), Error> {
     let mut is_any = false;

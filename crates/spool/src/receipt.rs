@@ -64,7 +64,8 @@ struct UnwrittenNotes {
 }
 
 impl NotesReceipt {
-    /// Creates a receipt that resolves with a batch. Its id is a placeholder, because only messages have ids.
+    /// Creates a receipt that resolves when the batch is written. The inner receipt gets a placeholder id, because only
+    /// messages have ids.
     pub(crate) fn of_batch(ticket: Arc<BatchStatus>, place: u32) -> Self {
         Self { receipt: Receipt::of_batch(ticket, place, Id(0)), unwritten: None }
     }
@@ -137,8 +138,8 @@ const INITIAL_WAKERS: usize = 32;
 
 #[derive(Debug)]
 pub(crate) enum BatchOutcome {
-    /// All messages of the batch are stored, except the messages in this list, whose errors it contains. The list is
-    /// sorted by the position in the batch, so that each receipt can find its entry by binary search.
+    /// All messages of the batch are stored, except those in this list of positions in the batch and errors. The list
+    /// is sorted by position, so that each receipt can find its entry by binary search.
     StoredExcept(Vec<(u32, Error)>),
     Failed(Error),
 }

@@ -18,22 +18,22 @@ pub(crate) struct Replay {
     previous_end: u64,
     cut_bytes: u64,
     /// Segments that may not have been synced completely. Each entry is a segment's position in the log, and the offset
-    /// from which on no sync is proven.
+    /// up to which it certainly was synced.
     unproven: Vec<(u64, u64)>,
     /// Number of the newest message found so far. Before the first message is found, this is the number before the
     /// first message of the oldest segment.
     last_stored: Option<u64>,
-    /// Unreadable gaps in the log, of which it is not yet known how many messages they held. The number of the next new
-    /// message will show this.
+    /// Unreadable gaps in the log that may have held new messages. The number of the next new message will show how
+    /// many.
     pending: Vec<PendingHole>,
     /// Messages that are not lost, because an intact copy or a mark that they are done follows the first gap in
     /// `pending`.
     settled: HashSet<u64>,
     /// Messages that may be lost in a gap in the log, each with the index of the gap in `damage`.
     missing: HashMap<u64, usize>,
-    /// Messages with a damaged body. The value is the index at which `damage` describes the damaged body.
+    /// Messages with a damaged body, each with the index of its entry in `damage`.
     bodies: HashMap<u64, usize>,
-    /// Messages of which only notes were seen, because their own records may be lost.
+    /// Messages for which only notes were found. Their own records may be lost.
     orphans: HashSet<u64>,
 }
 
@@ -119,8 +119,8 @@ impl Replay {
         }
     }
 
-    /// Reads the records of a segment, and returns the offset at which its batches end. The next segment or the file
-    /// `newest` may also state this offset. `claimed_end` is what they state, or 0 if they state nothing.
+    /// Reads the records of a segment, and returns the offset at which its batches end. `claimed_end` is the same
+    /// offset as stated by the next segment or by the file `newest`, or 0 if neither states it.
     pub(crate) fn replay_segment(&mut self, segment: &Arc<Segment>, claimed_end: u64) -> Result<u64, Error> {
         self.index.push_segment(Arc::clone(segment));
         if self.last_stored.is_none() && segment.header.next_id > 0 {
@@ -132,14 +132,15 @@ impl Replay {
         self.pending.iter_mut().for_each(|pending| pending.before = pending.before.or(bound));
         let mut scan = Scan::of_segment(segment, BodyMode::Check);
         let mut seen = Vec::new();
-        // Offset of the part that a crash has torn, or 0 (unknown end of the segment) if intact records follow it.
+        // `cut` is the offset of the part that a crash has torn, if any. It is 0, which stands for an unknown end of
+        // the segment, if intact records follow the torn part.
         let mut cut = None;
         loop {
             match scan.next_part(&mut seen, claimed_end)? {
                 ScanStep::Batch => {
-                    // An intact batch follows the torn part, so the next segment's header must not state where this
-                    // segment ends (0). The next start ignores batches after a stated end, and reports a torn part
-                    // before this end as damage.
+                    // An intact batch follows the torn part, so the next segment's header must state no end of this
+                    // segment (0). With an end before this batch, the next start would ignore the batch. With an end
+                    // after it, the next start would report the torn part as damage.
                     cut = cut.map(|_| 0);
                     for one in &seen {
                         self.apply(segment, one);
@@ -181,8 +182,8 @@ impl Replay {
         if !region.was_promised {
             self.cut_bytes += region.batch.filter(|_| seen.is_empty()).map_or(lost, |batch| batch.bytes);
         }
-        // If the damaged region is a single batch, the number of lost records is known. The batch header states the
-        // total, from which the records that can still be read are subtracted.
+        // If the damaged region is a single batch, the number of lost records is known: it is the number of records in
+        // the batch header, minus the records that can still be read.
         let whole = region.batch.filter(|batch| begin + batch.bytes.next_multiple_of(BLOCK) >= region.range.end);
         let stated = whole.map(|batch| u64::from(batch.records).saturating_sub(seen.len() as u64));
         let mut holes = region.holes.iter().peekable();
@@ -241,7 +242,7 @@ impl Replay {
     /// Removes a message from the possible losses, because it is done or an intact record of it was
     /// found.
     fn mark_settled(&mut self, id: Id) {
-        // Skip empty collections to avoid hashing the message's id. In an undamaged spool, all of them are empty.
+        // Skip empty collections, to avoid hashing the message's id. They are all empty if the spool is undamaged.
         if !self.orphans.is_empty() {
             self.orphans.remove(&id.0);
         }
@@ -334,7 +335,8 @@ impl Replay {
                 unnamed: 0,
                 is_known: false,
             });
-            // If all segments are missing, the loss begins with the first message of the oldest segment still needed.
+            // If all segments are missing, the loss begins with the first message of the oldest segment that must
+            // exist.
             let first_missing = match (self.last_stored, oldest.first_id) {
                 (Some(last), _) => last + 1,
                 (None, 0) => lost.first_id,
@@ -344,8 +346,8 @@ impl Replay {
         }
         self.next_id = self.next_id.max(next_id);
         if state == NewestState::Open {
-            // New messages must not get the numbers of lost messages, whose highest number is unknown. Double `next_id`:
-            // this skips as many numbers as all earlier segments had, and the lost segment hardly had more.
+            // New messages must not get the numbers of lost messages, but the highest lost number is unknown. Double
+            // `next_id`, which skips as many numbers as all earlier segments had. The lost segment hardly had more.
             self.next_id = self.next_id.saturating_mul(2);
         }
     }
@@ -359,8 +361,8 @@ impl Replay {
         for (id, damage) in self.missing.drain().chain(self.bodies.drain()) {
             self.damage[damage].messages.push(Id(id));
         }
-        // Also report messages of which only notes were found. Gaps between message numbers reveal only lost new
-        // messages, so without the notes, lost messages that compaction had moved would be overlooked.
+        // Also report messages of which only notes were found, because compaction may have moved them before they were
+        // lost. Gaps between message numbers do not reveal such losses, but only losses of new messages.
         if let Some(damage) = self.damage.iter_mut().find(|damage| damage.cost == Cost::Unknown) {
             damage.messages.extend(self.orphans.drain().map(Id));
         }

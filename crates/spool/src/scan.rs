@@ -30,7 +30,7 @@ pub(crate) enum BodyMode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ScanResult {
     Batch,
-    /// There is no intact batch at the scan's offset. The value is the offset of the first wrong byte.
+    /// There is no intact batch at the scan's offset. The value is the offset from which on the batch is unreadable.
     Invalid(u64),
 }
 
@@ -62,16 +62,16 @@ pub(crate) struct Hole {
     pub(crate) range: Range<u64>,
     /// Number of intact records in the region that precede this gap.
     pub(crate) after: usize,
-    /// Tells what the gap contained, if it can be read as a single record with a plausible length.
+    /// Damaged record that fills the gap. `None` if the gap cannot be read as one record with a plausible length.
     pub(crate) record: Option<DamagedRecord>,
 }
 
 /// Kind of a damaged record, guessed from its other fields because the field for the kind may be damaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DamagedRecord {
-    /// The record has fields that only messages have, for example the length of a body.
+    /// A message, because a field is set that only messages use, for example the length of the body.
     Message(Id),
-    /// The record has no such fields. It is a note about a message, or marks a message as done.
+    /// A note about a message, or a mark that a message is done, because none of these fields is set.
     Mark,
 }
 
@@ -198,8 +198,8 @@ impl Scan {
         }
     }
 
-    /// Handles a batch with damaged bodies, which extends from `begin` to the scan's offset. If a
-    /// crash may have torn the batch, the messages with damaged bodies are left out.
+    /// Handles a batch with damaged bodies, which extends from `begin` to the scan's offset. If a crash may have torn
+    /// the batch, drops the messages with damaged bodies, because no client got a 250 for a torn batch.
     fn pass_bodies(&mut self, begin: u64, seen: &mut Vec<ScannedRecord>, claimed_end: u64) -> io::Result<ScanStep> {
         let is_cut_off = seen.iter().any(|one| one.is_body_damaged && one.at + one.bytes > self.file_bytes);
         if claimed_end > begin || is_cut_off || self.is_stated_promised(begin)? {
@@ -231,7 +231,7 @@ impl Scan {
         }
         let stated_end = batch.map_or(begin, |batch| begin + batch.bytes);
         let seen_end = seen.last().map_or(begin, |one| one.at + one.bytes);
-        // Assume that the log ends with the readable part, unless a later batch or segment shows that more was written.
+        // Assume that the log ends after the readable part, unless a later batch or segment shows that it is longer.
         let is_end = next.is_none() && !is_claimed;
         // If the header of the batch is damaged, assume that the batch filled the rest of the segment. In a shortened
         // file, the missing part then counts as damage and not as the end of the log.
@@ -248,7 +248,7 @@ impl Scan {
         let is_stated = batch.is_some() && stated_end.next_multiple_of(BLOCK) == end;
         let was_promised = is_claimed || is_cut_off || self.is_stated_promised(begin)?;
         if !was_promised {
-            // Drop the messages with damaged bodies, because no client got a 250 for a batch that a crash tore.
+            // A crash tore this batch before any client got a 250 for it, so drop the messages with damaged bodies.
             seen.retain(|one| !one.is_body_damaged);
         }
         let holes = self.holes(begin, if is_stated { stated_end } else { end }, seen)?;
@@ -282,8 +282,9 @@ impl Scan {
     }
 
     /// Returns true if a later batch shows that the bytes at `begin` had been synced. In a segment without syncs, any
-    /// later batch shows that clients may rely on the bytes: the messages of a batch are answered 250 before the next
-    /// batch is written. The search continues where the last call ended, so it reads no part of the segment twice.
+    /// later batch shows that clients may rely on the bytes, because the messages of a batch are answered 250 before
+    /// the next batch is written. The search continues where the last call ended, so it reads no part of the segment
+    /// twice.
     fn is_stated_promised(&mut self, begin: u64) -> io::Result<bool> {
         self.searched_to = self.searched_to.max(begin + BLOCK);
         while self.later_synced <= begin && self.searched_to < self.file_end() {
@@ -295,8 +296,7 @@ impl Scan {
         Ok(self.later_synced > begin)
     }
 
-    /// Searches for single intact records at each offset at which a record may begin, and appends
-    /// them to `seen`.
+    /// Looks for an intact record at each offset at which a record may begin, and appends the records found to `seen`.
     fn salvage(&mut self, from: u64, to: u64, seen: &mut Vec<ScannedRecord>) -> io::Result<()> {
         let mut at = from;
         while at + RECORD_HEADER_BYTES as u64 <= to && at < self.file_bytes {
@@ -319,8 +319,8 @@ impl Scan {
         Ok(())
     }
 
-    /// Returns the record at `at` if it is intact. Long records are read only as long as the budget
-    /// lasts, because damaged bytes may claim any length.
+    /// Returns the record at `at` if it is intact. Long records are read only while `salvage_budget` lasts, because
+    /// damaged bytes may claim any length.
     fn sound_record(&mut self, at: u64, to: u64) -> io::Result<Option<ScannedRecord>> {
         let head = match self.window.bytes(at, RECORD_HEADER_BYTES as u64)?.and_then(RecordHeader::decode) {
             Some(record) if record.bytes() <= to - at => record.metadata_bytes(),
@@ -411,8 +411,8 @@ const ZEROS: [u8; BLOCK as usize] = [0; BLOCK as usize];
 /// because damaged lengths could cause the same bytes to be read again and again.
 const SALVAGE_LIMIT: u64 = 1 << 30;
 
-/// Returns the first offset in a block at which a record may begin: a multiple of 8 with a valid
-/// kind, followed by three zeros.
+/// Returns the first offset in a block at which a record may begin. It must be a multiple of 8, and a record at this
+/// offset must have a valid kind, followed by three zeros.
 fn first_plausible(bytes: &[u8]) -> Option<u64> {
     let words = bytes.chunks_exact(8);
     let is_plausible = |word: &[u8]| matches!(word[4..], [1..=4, 0, 0, 0]);
@@ -471,8 +471,8 @@ impl ReadWindow {
     }
 }
 
-/// Reads as much as possible, and replaces blocks that the disk cannot read by zeros. The checksums of the records
-/// reveal these zeros. Returns the number of bytes in `buffer` that are set, including these zeros.
+/// Reads as much as possible, and fills unreadable blocks with zeros, which the checksums of the records reveal.
+/// Returns the number of bytes in `buffer` that are set, including these zeros.
 pub(crate) fn read_lossy(file: &dyn DiskFile, buffer: &mut [u8], at: u64) -> io::Result<usize> {
     if let Ok(read) = file.read_at(buffer, at) {
         return Ok(read);

@@ -30,8 +30,8 @@ pub(crate) enum LogWriteError {
 }
 
 impl LogWriteError {
-    /// Returns [`Self::NoSpace`] or [`Self::Disk`] for an error in making a segment. If disk space or file descriptors
-    /// ran out, the spool can continue, because the new segment holds no records yet.
+    /// Converts an error in making a segment. If disk space or file descriptors ran out, returns [`Self::NoSpace`]: the
+    /// spool can continue, because the new segment holds no records yet. Any other error is [`Self::Disk`].
     fn from_create(error: io::Error) -> Self {
         let is_out_of_files = [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE].map(|errno| errno.raw_os_error());
         match error.kind() {
@@ -67,8 +67,8 @@ pub(crate) struct SegmentPool {
     pub(crate) is_closed: bool,
 }
 
-/// Adapts the options to a disk with less room than the spool may use. The segments become smaller,
-/// so that the two reserved segments are not most of the spool.
+/// Adapts the options to a disk with less room than the spool may use. The segments become smaller, because the two
+/// reserved segments would otherwise take up most of the spool.
 pub(crate) fn fit_to_disk(disk: &dyn Disk, options: Options) -> io::Result<Options> {
     let mut bytes = disk.available_bytes().unwrap_or(u64::MAX);
     for name in disk.list()?.iter().filter(|name| SegmentPool::file_number(name).is_some()) {
@@ -147,13 +147,12 @@ impl SegmentPool {
         format!("{}{number:08x}", Self::PREFIX)
     }
 
-    /// Fails if the spool is too full for records of this purpose, or if another process has created the next segment's
-    /// file.
+    /// Fails if the spool has no room left beyond `reserve`, or if another process has created the next segment's file.
     pub(crate) fn check(&mut self, reserve: Reserve) -> Result<(), LogWriteError> {
         match self.foreign_file.take() {
             Some(error) => Err(LogWriteError::Disk(error)),
-            // Check the whole spool even if the record fits into the current segment. In a full spool, the rest of this
-            // segment may be reserved for notes or for messages that compaction moves.
+            // Check the free space of the whole spool even if the record fits into the current segment. In a full
+            // spool, the rest of this segment may be reserved for notes or for messages that compaction moves.
             None if !self.permits(0, reserve) => Err(LogWriteError::NoSpace),
             None => Ok(()),
         }
@@ -276,9 +275,9 @@ impl SegmentPool {
         let end_use = || write_header(&*segment.file, &header).and_then(|()| segment.file.sync_data());
         if is_too_much || is_odd || self.free_segments.len() as u64 >= self.max_free_segments() {
             if segment.has_lost_header() {
-                // If a crash undid the removal of the file, a restart would take the segment's old records for new
-                // ones. So mark the segment as free first. Ignore errors, because a file that is too damaged to be
-                // marked must still be removed.
+                // Mark the segment as free before removing its file. If a crash undid the removal, a restart would
+                // otherwise take the segment's old records for new ones. Ignore errors, because a file that is too
+                // damaged to be marked must still be removed.
                 _ = end_use();
             }
             self.remove(&segment.name, segment.header.generation)?;

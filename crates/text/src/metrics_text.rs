@@ -38,7 +38,7 @@ impl MetricsText {
             let _ = write!(self.text, "{}{label}=\"{}\"", if number == 0 { '{' } else { ',' }, label_text(text));
         }
         let value = value.to_string();
-        // Write infinity as `+Inf`, as both formats require, because Rust writes `inf`.
+        // Rust writes infinity as `inf`, but both formats require `+Inf`.
         let value = match value.as_str() {
             "inf" => "+Inf",
             "-inf" => "-Inf",

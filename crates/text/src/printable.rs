@@ -1,5 +1,5 @@
-//! Makes texts of peers safe to print. It escapes characters that move a cursor, break a line or
-//! change the writing direction.
+//! Makes texts from peers safe to print, by escaping characters that move the cursor, break a line or change the
+//! writing direction.
 use std::borrow::Cow;
 use std::fmt::Write;
 

@@ -10,9 +10,9 @@
 //! percent       1%
 //! interval      10s..15s
 //! ```
-//! The parsers also read the text that Rust's `Display` makes of a number, and `Debug` of a `Duration`, and return the
-//! same value. Each error names the fault and, if possible, a valid form, for example `1000` for `1e3`. If a value is
-//! too large, the error shows the largest valid value.
+//! The parsers also accept a number as Rust's `Display` writes it, and a `Duration` as `Debug` writes it, and return
+//! the same value. Each error names the fault and, if possible, a valid form, for example `1000` for `1e3`. If a value
+//! is too large, the error shows the largest valid value.
 use std::borrow::Cow;
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -236,7 +236,7 @@ fn nanoseconds_of(unit: &str) -> Option<u128> {
 const DECIMAL_PLACES: usize = 18;
 const ONE: u128 = 1_000_000_000_000_000_000;
 /// Maximum of `Decimal::whole`, so that the product with any unit fits into 128 bits. A higher number is stored as this
-/// maximum, but is still refused, because no quantity may be as large.
+/// maximum, but is still refused, because no quantity may be that large.
 const MAX_WHOLE: u128 = 1 << 70;
 
 #[derive(Clone, Copy, Debug)]
@@ -313,8 +313,8 @@ fn count_form(text: &str) -> Option<String> {
 /// for `1e3`. Numbers outside of the range would have too many digits.
 const SHOWN: RangeInclusive<f64> = 1e-9..=1e15;
 
-/// Returns the digits of a number that has an exponent (`1e6`) or commas between thousands
-/// (`1,000`).
+/// Returns how to write a number without its exponent or its commas, for example `1000000` for `1e6` and `1000` for
+/// `1,000`. Returns `None` for any other text.
 fn plain_form(text: &str) -> Option<String> {
     if text.contains(',') {
         let mut groups = text.split(',');

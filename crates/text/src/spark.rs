@@ -2,7 +2,7 @@
 /// that a stall is visible.
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// Way in which several values become one bar, if there are more values than bars.
+/// How to combine several values into one bar, if there are more values than bars.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fold {
     /// The mean, which suits rates.

@@ -100,7 +100,7 @@ impl Table {
         self
     }
 
-    /// Returns the titles passed to [`Table::leave_out`], because the record of a comparison stores them.
+    /// Returns the titles passed to [`Table::leave_out`]. The record of a comparison stores them.
     pub fn left_out(&self) -> &[Cow<'static, str>] {
         &self.leave_out
     }
@@ -202,8 +202,8 @@ impl Table {
         columns.filter(|column| !(self.may_be_zero.contains(&&*column.title) && column.is_zero())).collect()
     }
 
-    /// Fits the columns into `width`. It first narrows sentences to `WRAPPED_TEXT_WIDTH`, then leaves
-    /// out columns, and then narrows sentences and names to `MIN_TEXT_WIDTH`.
+    /// Fits the columns into `width`. First narrows sentences to `WRAPPED_TEXT_WIDTH`, then leaves out the columns in
+    /// `leave_out`, then narrows sentences and names to `MIN_TEXT_WIDTH`, and finally leaves out columns from the end.
     fn fit(&self, columns: &mut Vec<Column>, width: usize) {
         let missing = |columns: &[Column]| {
             columns.iter().map(|column| column.width + GAP).sum::<usize>().saturating_sub(width).saturating_sub(1)

@@ -14,13 +14,13 @@ pub fn grouped(number: u64) -> String {
     text
 }
 
-/// Formats `1 message` or `1,200 messages`.
+/// Formats a number with its noun, for example `1 message` or `1,200 messages`.
 pub fn counted(number: u64, noun: &str) -> String {
     let ending = if number == 1 { "" } else { "s" };
     format!("{} {noun}{ending}", grouped(number))
 }
 
-/// Formats `a`, `a and b`, or `a, b and c`.
+/// Joins words for a sentence: `a`, `a and b`, or `a, b and c`.
 pub fn listed(words: &[String]) -> String {
     match words {
         [] => String::new(),

@@ -63,7 +63,7 @@ impl HandshakeFault {
             _ => return None,
         };
         Some(match certificate {
-            // rustls reports `BadSignature` if the issuer has the name of a trusted certificate but another key.
+            // rustls reports `BadSignature` if the issuer has the same name as a trusted certificate, but another key.
             CertificateError::UnknownIssuer | CertificateError::BadSignature => Self::Untrusted { server },
             CertificateError::NotValidForNameContext { presented, .. } => {
                 let names = presented.iter().filter_map(|name| plain_name(name)).take(MAX_NAMES).collect();
@@ -90,7 +90,7 @@ impl HandshakeFault {
                 format!("{self}: create one with subjectAltName={}:{server}, or {insecure}", kind_of(server))
             }
             Self::OtherName { names, .. } => {
-                // Suggest only a whole name, because a client cannot ask for a pattern such as `*.example.com`.
+                // Do not suggest a pattern such as `*.example.com`, because a client must ask for a whole name.
                 let server_name = names.iter().find(|name| !name.contains('*')).map_or("NAME", String::as_str);
                 format!("{self}: {}", name.replace("NAME", server_name))
             }

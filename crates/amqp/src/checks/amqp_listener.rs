@@ -20,7 +20,7 @@ pub(crate) fn heard<'a>(pieces: impl Iterator<Item = &'a [u8]>, auth: ListenerAu
     let mut rehearsal = FuzzConnection::server(auth, MOST_BYTES);
     for piece in pieces {
         rehearsal.feed(piece);
-        // The listener must drop a message that is too long, because a peer could otherwise fill the memory.
+        // The listener must drop a message that is too long. Otherwise, a peer could make it use all memory.
         assert!(rehearsal.incomplete_bytes() <= 2 * MOST_BYTES);
     }
     rehearsal.finish()

@@ -382,7 +382,7 @@ mod tests {
             assert!(pair.client.may_send(sender));
             pair.client.send_parts(sender, b"head", Bytes::from(vec![number as u8; length]), number as u32);
         }
-        // The server can use the client's link ID `receiver`, because it adopts the link numbers that the client chose.
+        // Use the client's link ID `receiver` for the server as well, because the server adopts the client's numbers.
         pair.server.send(receiver, EncodedMessage::from(vec![9; 1500]), 77);
         let (mut events, mut served) = pair.run(step).unwrap();
         for event in &served {

@@ -89,8 +89,9 @@ impl FromStr for AuditFault {
 pub(super) struct AuditCase {
     pub(super) fault: AuditFault,
     pub(super) file_system: Option<Profile>,
-    /// If set, the audit tests this file system only in every fifth round, whose number modulo 5 is this value. A loss
-    /// is then only a remark and does not change the verdict, because the user did not ask for this file system.
+    /// If set, the audit tests this file system only in every fifth round: in those whose number modulo 5 is this
+    /// value. A loss is then only a remark and does not change the verdict, because the user did not ask for this file
+    /// system.
     remark_turn: Option<u32>,
 }
 

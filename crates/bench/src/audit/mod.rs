@@ -40,8 +40,8 @@ use std::fs;
 use std::path::Path;
 use std::time::Instant;
 
-/// Number of rounds after which the audit gives up a fault if all of these rounds were void. A void round says nothing
-/// about the server.
+/// If the first three rounds of a fault were all void, the audit gives up this fault. A void round says nothing about
+/// the server, for example because the fault did not end all of its processes.
 const MAX_VOID_ROUNDS: usize = 3;
 
 /// Runs an audit until it is complete, until SIGINT or SIGTERM, or until a round cannot run. In all

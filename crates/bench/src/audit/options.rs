@@ -10,7 +10,7 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 pub struct AuditOptions {
     pub recipe: Recipe,
-    /// Faults that the audit causes, each in a round of its own. The audit repeats this list again and again.
+    /// Faults that the audit causes, each in a round of its own. After the last fault, it begins again with the first.
     pub faults: Vec<AuditFault>,
     /// File systems that the audit's in-memory disk imitates when the power is cut. If the list is empty, each round
     /// uses ext4 and XFS, and every fifth round also the other file systems.

@@ -1,5 +1,5 @@
-//! Records when the server was down. If the source reads a reply while the server is down, the server sent the reply
-//! before it went down.
+//! Records when the server was down, to correct the times of its replies. If the source reads a reply while the server
+//! is down, the server must have sent the reply before it went down.
 use mailrun_process::outputs;
 use std::time::Duration;
 

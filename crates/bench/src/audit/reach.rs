@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// Time in which killed processes must disappear.
+/// Time that the server's processes have to disappear after the fault. A process that is still there counts as a
+/// survivor.
 const LIMIT: Duration = Duration::from_secs(2);
 /// Maximum number of processes that the report names if they survive a fault. Further processes are left out.
 const MAX_NAMED: usize = 3;
@@ -71,7 +72,8 @@ fn users_of(directories: &[&Path]) -> Vec<String> {
     users.map(|pid| format!("{} ({pid})", name(pid))).collect()
 }
 
-/// A file, named by its device and its path on the device, which are the same in every mount namespace.
+/// A file or directory, identified by its device and its path on the device. Both are the same in every mount
+/// namespace, unlike the path that a process sees.
 #[derive(Debug, PartialEq, Eq)]
 struct Place {
     device: String,
@@ -89,7 +91,7 @@ struct MountTable(Vec<Mount>);
 
 struct Mount {
     device: String,
-    /// Directory within the file system that is mounted, which is not `/` for a bind mount.
+    /// Directory of the file system that is mounted at `point`: `/`, or a subdirectory if this is a bind mount.
     root: PathBuf,
     point: PathBuf,
 }
@@ -123,7 +125,7 @@ impl MountTables {
         let namespace = fs::read_link(format!("/proc/{pid}/ns/mnt")).ok()?;
         let own = fs::read_link("/proc/self/ns/mnt").ok()?;
         // If the process is in our mount namespace, read our own list of mounts. The list of a process in a chroot
-        // lacks the mounts outside the chroot, but `/proc` shows us paths from our own root.
+        // lacks the mounts outside the chroot, but the paths that `/proc` shows us begin at our own root.
         let whose = if namespace == own { "self".to_owned() } else { pid.to_string() };
         let table = || fs::read_to_string(format!("/proc/{whose}/mountinfo")).unwrap_or_default();
         Some(self.0.entry(namespace).or_insert_with(|| MountTable::parse(&table())))

@@ -32,7 +32,7 @@ use std::time::Duration;
 
 /// The search for the changes that a message needs ends when it has started the server this many times.
 const MAX_RESTARTS: u32 = 50;
-/// Pause in arrivals after which no more mail is expected, if the server does not say that its queue is empty.
+/// If the server does not say that its queue is empty, each restart ends when no mail has arrived for this long.
 const LOST_AFTER: Duration = Duration::from_secs(5);
 const MAX_LISTED: usize = 20;
 
@@ -151,8 +151,9 @@ impl Laboratory<'_> {
         let least = self.smallest(changes(survivors), is_lost)?;
         text.push_str(&self.list(&least, &format!("Message {message} is lost even if only this survives")));
         let all = changes(&self.before.all_unsynced());
-        // Find the smallest set of changes that must survive for the message to be delivered. If the changes to its own
-        // files are enough, leave out the hundreds of others, which would take many more restarts.
+        // Find the smallest set of changes that must survive for the message to be delivered. If the changes to the
+        // message's own files are enough, search only these, because the hundreds of other changes would take many more
+        // restarts.
         let own = self.concerning(&all, concerned);
         let is_own_enough = self.is_so(&own, &is_there)?;
         if is_own_enough || self.is_so(&all, &is_there)? {
@@ -243,8 +244,9 @@ impl Laboratory<'_> {
     fn list(&self, found: &Smallest<Change>, title: &str) -> String {
         let nothing = if found.items.is_empty() { " nothing" } else { "" };
         let mut text = format!("\n{title}:{nothing}\n");
-        // List only the last `MAX_LISTED` changes, because these affect the message itself. The file system cannot keep
-        // a name change without all earlier ones, so the set also has name changes of other messages.
+        // List only the last `MAX_LISTED` changes, because these affect the message itself. The earlier ones are name
+        // changes of other messages, which the set has only because the file system cannot keep a name change without
+        // all earlier name changes.
         let earlier = found.items.len().saturating_sub(MAX_LISTED);
         if earlier > 0 {
             _ = writeln!(text, "  {} before these", counted(earlier as u64, "change"));
@@ -340,8 +342,8 @@ fn smallest<T: Clone>(
     while !items.is_empty() {
         let length = items.len().div_ceil(parts);
         let mut smaller = None;
-        // Try to leave out the changes at the end of the list first. All file-system profiles except `strict` keep name
-        // changes in order, so no power cut can lose an early one and keep a later one.
+        // First try to leave out the changes at the end of the list. All file-system profiles except `strict` keep name
+        // changes in order, so no power cut can lose an early name change and keep a later one.
         for from in (0..items.len()).step_by(length).collect::<Vec<_>>().into_iter().rev() {
             let to = (from + length).min(items.len());
             let rest = [&items[..from], &items[to..]].concat();

@@ -50,7 +50,8 @@ pub(super) const DISK_BYTES: u64 = 1 << 30;
 /// Memory that the log of calls to the file system may take, in bytes. The limit is generous, because 400 messages of
 /// 10 kB are 4 MB, and most servers write each message twice.
 const CALLS_BYTES: usize = 256 << 20;
-/// Time for which the fault `DiskFull` keeps the disk full.
+/// Time for which the fault `DiskFull` keeps the disk full. The fault begins in the first half of the load, so the
+/// server still gets mail when the disk has space again.
 const FULL: Duration = Duration::from_millis(500);
 /// Time in which a planned write or sync error must strike. If the server uses the disk too rarely, the round is void.
 const ERROR_LIMIT: Duration = Duration::from_secs(2);
@@ -148,8 +149,8 @@ enum Early {
 impl Early {
     /// Ends a round in which the server has ended by itself. `when` names the time, such as `it came back`.
     fn of_death(death: &Death, when: &str) -> Self {
-        // If the server's command ended because it left a daemon behind, fail the audit instead of blaming the server,
-        // because the recipe is wrong.
+        // If the server's command ended and left a daemon behind, the recipe is wrong. So fail the audit instead of
+        // blaming the server.
         if let Some(daemon) = death.how.strip_prefix("it ").filter(|how| how.starts_with(BECAME_DAEMON)) {
             return Self::Failed(anyhow!("the server {daemon}"));
         }
@@ -178,8 +179,8 @@ pub(super) struct Ground<'d> {
     pub(super) target: String,
     server: ServerCommand,
     disk: Option<&'d Disk>,
-    /// Time that the server needed for its first start. A fault that strikes the recovery does so at a random moment
-    /// between the server's restart and 1.5 times this time later.
+    /// Time that the server needed for its first start. A fault during the recovery strikes at a random moment, at most
+    /// 1.5 times this time after the restart began.
     start: Duration,
 }
 
@@ -212,7 +213,7 @@ impl RoundResult {
         matches!(self.end, RoundEnd::NotSupported(_) | RoundEnd::Void(_))
     }
 
-    /// Returns the round's line of progress, such as `1,000 answered 250, 3 lost, 12 duplicates, back after 0.61 s`.
+    /// Sums up the round in one line, such as `1,000 answered 250, 3 lost, 12 duplicates, back after 0.61 s`.
     pub(super) fn line(&self) -> String {
         let (account, row) = match &self.end {
             RoundEnd::NeverBack(reason) => return format!("the server never came back: {reason}"),
@@ -270,8 +271,8 @@ impl Round<'_> {
     /// `None`. No process is left when this method returns, so the caller may unmount the disk.
     fn run_on(&self, disk: Option<&Disk>, events: &mut Vec<BenchFault>) -> Result<RoundEnd, Early> {
         let (ground, mut supervisor) = self.start(disk).map_err(|error| match disk {
-            // Blame the in-memory disk for the failed start. The audit has already started the same server in an
-            // ordinary directory, to test the recipe's queue command.
+            // Blame the in-memory disk for the failed start, because the audit has already started the same server in
+            // an ordinary directory, to test the recipe's queue command.
             Some(_) => Early::End(RoundEnd::NotSupported(vec![format!("the server does not start there ({error:#})")])),
             None => Early::Failed(error),
         })?;
@@ -669,7 +670,7 @@ impl Round<'_> {
                 supervisor.show_wait(wait.settled, accepted, rest);
             }
             if self.expect_running(ground, supervisor, strike)? {
-                // The server was started again, and no mail could arrive meanwhile, so begin the wait anew.
+                // The server was started again. No mail could arrive in the meantime, so begin the wait again.
                 wait = QueueWait::new(supervisor.delivered());
             }
             wait.note_arrivals(supervisor.delivered(), supervisor.settled());
@@ -882,7 +883,8 @@ mod tests {
     #[test]
     fn a_wait_ends_without_arrivals_and_after_a_minute_of_copies() {
         let ago = |seconds: u64| Instant::now().checked_sub(Duration::from_secs(seconds)).unwrap();
-        // Each case: seconds since any arrival, seconds since an arrival that was not a copy, and the outcome.
+        // Each row has the seconds since the last arrival, the seconds since the last arrival that was not a copy, and
+        // whether the wait must be over.
         for (quiet, only_copies, is_over) in [(0, 0, false), (0, 50, false), (0, 70, true), (11, 11, true)] {
             let wait = QueueWait { quiet_since: ago(quiet), only_copies_since: ago(only_copies), ..QueueWait::new(9) };
             assert_eq!(wait.is_over(Duration::from_secs(10)), is_over, "{quiet} {only_copies}");

@@ -833,8 +833,8 @@ mod tests {
             (in_files_of_several, Profile::Ext4, &[]),
             (with_a_word_of_others, Profile::Ext4, &[]),
             (no_rename, Profile::Ext4, &[synced]),
-            // With `strict`, a rename to another directory counts as two changes, of which a power cut can lose either:
-            // the new name, and the removal of the old name.
+            // With `strict`, a rename to another directory counts as two changes: the new name, and the removal of the
+            // old name. A power cut can lose either of them.
             (
                 no_rename,
                 Profile::Strict,

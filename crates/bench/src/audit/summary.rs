@@ -60,8 +60,8 @@ pub(super) fn record(options: &AuditOptions, started_at: Timestamp, directory: &
                     audit.lossy_rounds.push(account.source.run_id.clone());
                 }
                 audit.losses.extend(account.losses);
-                // Ignore errors, because our own records cause none: adding a record fails only if it has an unreadable
-                // histogram or another host's clock.
+                // Ignore errors. Adding a record fails only if the record has an unreadable histogram or another host's
+                // clock, and our own records have neither.
                 if !is_remark {
                     let _ = sources.add(account.source, "source");
                     account.sink.map(|sink| sinks.add(sink, "sink"));
@@ -205,7 +205,8 @@ fn verdict(record: &Record, never_back: Option<String>) -> Verdict {
             listed(&row.unsupported),
             counted(row.not_supported, "round")
         );
-        // Report dropped rounds even if all others were good, because the server failed or lost mail in each of them.
+        // Report dropped rounds even if all other rounds were good, because the server failed or lost mail in each
+        // dropped round.
         reasons.push(Reason::new(Cause::Unfinished, text));
     }
     let has_accepted_nothing = |row: &AuditRow| row.rounds == 0 && row.void_reasons == [NOTHING_ACCEPTED];

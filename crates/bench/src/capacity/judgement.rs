@@ -201,8 +201,8 @@ fn due_messages(record: &Record, rate_per_s: f64, duration_s: f64) -> f64 {
 /// Returns by how many messages per second the backlog grew. The backlog is the messages that were
 /// due but not yet delivered.
 ///
-/// By Little's law, a backlog is rate × latency. The growth is limited by the backlog that was left when the load
-/// ended. This backlog is the messages that the source never began to send, plus rate × drain time.
+/// By Little's law, a backlog is rate × latency. It cannot have grown by more than what was left of it when the load
+/// ended: the messages that the source never began to send, plus rate × drain time.
 fn growth(record: &Record, trial: SearchTrial) -> Option<f64> {
     let TrialLoad::RatePerS(rate) = trial.load else { return None };
     record.ledger.delivered?;
@@ -234,12 +234,13 @@ fn drain_s(record: &Record, duration_s: f64) -> f64 {
     last_stage(record).map_or(0.0, |row| row.duration_s) - offered_s
 }
 
-/// Reports whether everything was delivered at most `DRAIN_LIMIT_S` after the load ended.
+/// Reports whether everything was delivered soon after the load ended: within `DRAIN_LIMIT_S`, or within the duration
+/// of the trial if that is shorter.
 fn is_drained(record: &Record, duration_s: f64) -> bool {
     let is_left = record.verdict.causes.contains(&Cause::Unfinished) || record.ledger.lost.is_some_and(|lost| lost > 0);
     let is_unseen = record.ledger.delivered.is_none();
-    // Ignore unfinished messages if nobody observes deliveries, because all accepted messages then count as unfinished,
-    // and no trial would ever count as drained.
+    // Ignore unfinished messages if nobody observes deliveries. All accepted messages then count as unfinished, so no
+    // trial would ever count as drained.
     (is_unseen || !is_left) && drain_s(record, duration_s) <= duration_s.min(DRAIN_LIMIT_S)
 }
 
@@ -311,8 +312,8 @@ mod tests {
     use mailrun_measurement::threshold::{RunProtocol, Threshold};
     use mailrun_report::sample;
 
-    /// Makes the record that the tests judge, as of a trial that sent 1,000 messages/s through our relay for 2 s. Each
-    /// row gives the messages due in one second, the messages delivered and their median latency in ms.
+    /// Makes the record of a trial that sent 1,000 messages/s through our relay for 2 s. Each row gives the messages
+    /// due in one second, the messages delivered and their median latency in ms.
     fn trial_of(rows: &[(u64, u64, f64)], drain_s: f64) -> Record {
         let mut record = sample::held();
         let row = |(second, (created, delivered, p50_ms)): (usize, &(u64, u64, f64))| SeriesRow {

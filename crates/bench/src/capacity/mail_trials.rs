@@ -8,7 +8,7 @@ use mailrun_capacity::TrialLoad;
 use mailrun_measurement::record::{Arrival, Record};
 use std::path::{Path, PathBuf};
 
-/// Maximum warm-up, in which the load of a trial runs before the judged part begins.
+/// Maximum length of a trial's warm-up. In it, the load already runs, but the judged part has not begun yet.
 const MAX_WARM_UP_S: f64 = 2.0;
 /// Length of a trial's warm-up, as a share of the judged part.
 const WARM_UP_SHARE: f64 = 0.5;
@@ -31,8 +31,8 @@ impl TrialSeries for MailTrials<'_> {
         options.out = Some(order.directory.to_owned());
         options.name = order.name.to_owned();
         options.title = Some(order.title);
-        // Let each trial begin with a warm-up, in which the server starts processes and opens connections. Otherwise,
-        // mail that waits for this would count as a backlog.
+        // Begin each trial with a warm-up, in which the server starts processes and opens connections. Otherwise, mail
+        // that waits for these processes and connections would count as a backlog.
         let warm_up_s = (order.trial.duration_s * WARM_UP_SHARE).min(MAX_WARM_UP_S);
         options.source_options = options.source_options.with("warm-up", format!("{:.0}us", warm_up_s * 1e6));
         options.workload.duration_limit_s = Some(warm_up_s + order.trial.duration_s);
@@ -42,8 +42,8 @@ impl TrialSeries for MailTrials<'_> {
             TrialLoad::RatePerS(rate) => (order.arrival, Some(rate)),
         };
         if !order.is_first {
-            // Only the first trial sends a preflight message, to show that the server accepts such mail. Under load,
-            // the server might refuse it.
+            // Only the first trial sends a preflight message, to show that the server accepts such mail. After a trial
+            // with a high load, the server might refuse the preflight message.
             options.preflight = BenchPreflight::Off;
         }
         let outcome = run_in_series(&self.program, &options, &mut self.keeper)?;

@@ -79,7 +79,7 @@ impl Conclusion {
         let mut lines = wrap(&self.line());
         let plain = outcome_word(self.outcome, TextStyle::Plain);
         let painted = outcome_word(self.outcome, style);
-        // Colour the word after wrapping, because escape sequences take no room on the screen.
+        // Add colour only after wrapping, because wrapping would count the escape sequences as columns.
         if let Some(first) = lines.first_mut() {
             *first = first.replacen(&plain, &painted, 1);
         }

@@ -12,7 +12,7 @@ use mailrun_text::numbers::counted;
 /// repeated dozens of times.
 const MIN_ROUNDS: usize = 6;
 
-/// Column of ratios between the values of two runs of the same round.
+/// Column of ratios. Each ratio divides the value of a contestant's run by that of its base's run in the same round.
 pub(crate) struct RatioColumn<M> {
     pub(crate) title: &'static str,
     gain: Gain,

@@ -18,7 +18,8 @@ pub(crate) struct TableColumn<'a, C, M> {
     title: &'static str,
     align: Align,
     cell: CellText<'a, C, M>,
-    /// Makes the cell for a single run in a second table, with a row for each run. `None` omits the column there.
+    /// Makes the cell for a single run in `runs_table`, which has a row for each run. `None` leaves the column out of
+    /// that table.
     run: Option<RunText<'a, M>>,
 }
 

@@ -1,5 +1,5 @@
 //! Runs the contestants of a comparison in rounds, one run at a time, until the planned rounds or the time are used up,
-//! or the user presses Ctrl-C. Rounds are interleaved, so that a slow minute affects all contestants.
+//! or the user presses Ctrl-C. In each round, every contestant runs once, so that a slow minute affects all of them.
 //!
 //! If the report of a comparison is a table, the number of rounds is fixed. If a run fails, the report names it, and
 //! the other runs go on. A live comparison repeats a round in which a run failed, and gives up a contestant that fails
@@ -142,7 +142,8 @@ impl<M> ComparedRun<M> {
     }
 }
 
-/// A row of the result, with its runs. Runs in warm-up rounds and in repeated rounds are left out.
+/// A case that takes part in the comparison, with its runs. Runs in warm-up rounds and in rounds that were repeated are
+/// left out.
 #[derive(Clone, Debug)]
 pub(crate) struct Contestant<C, M> {
     pub(crate) case: C,
@@ -322,9 +323,9 @@ impl<C: Comparison> Rounds<'_, '_, C> {
         let end = self.run_contestants(plan, &mut runs);
         let is_kept = match &end {
             Some(end) => end.is_ok() && !plan.is_warm_up,
-            // If the user stops within a round, keep the runs that the round has completed. A table shows them, even if
-            // other contestants have one run less. A live comparison (`repeats_faulty`) drops the runs of an incomplete
-            // round, because it compares only complete rounds.
+            // The user has stopped the comparison within a round. A table shows the runs that this round has completed,
+            // even if other contestants then have one run less. But a live comparison (`repeats_faulty`) drops the runs
+            // of an incomplete round, because it compares only complete rounds.
             None => !self.repeats_faulty,
         };
         for (place, run) in runs.into_iter().filter(|_| is_kept) {
@@ -474,7 +475,7 @@ mod tests {
         let none = String::new;
         for (letters, time_s, stopped_in, expected, course) in [
             ("ab", 600, None, [(4, none()), (4, none())], (4, 0, false)),
-            // `x` cannot run and is given up at once, which ends the comparison, because only `a` is left.
+            // Contestant `x` cannot run and is dropped at once. This ends the comparison, because only `a` is left.
             ("ax", 600, None, [(0, none()), (0, "out of luck".to_owned())], (0, 1, false)),
             // Each run of contestant `l` loses mail. The comparison drops `l` only after three failed runs in a row.
             ("al", 600, None, [(0, none()), (0, "lost 1".to_owned())], (0, 3, false)),

@@ -27,7 +27,7 @@ const SAMPLE_INTERVAL_LIMITS: [Duration; 2] = [Duration::from_millis(1), Duratio
 /// Number of bytes at the end of a child's standard error that are searched for the reason of a failure.
 const MAX_STDERR_BYTES: u64 = 4096;
 /// Two time limits for a child to stop its own processes: one after a first SIGTERM, and one after a second. After the
-/// first, the child still waits for its messages; after the second, it waits for nothing.
+/// first, the child still waits for its messages to arrive. After the second, it stops without waiting.
 const OWN_PROCESSES_TIMEOUTS: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(20)];
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -310,8 +310,8 @@ mod tests {
 
     #[test]
     fn peak_memory_is_the_childs_own() {
-        // A small shell needs less than 20 MiB, and this test's process needs more. A peak above 20 MiB would therefore
-        // be that of the test's process. The string that awk makes must raise awk's peak to 64 MiB or more.
+        // A small shell needs less than 20 MiB, but this test's process needs more. A peak above 20 MiB would therefore
+        // include the memory of the test's process. The string that awk makes must raise awk's peak to at least 64 MiB.
         let (_, small) = wait(&mut shell("sleep 0.1"));
         let small = small.max_rss_bytes.unwrap();
         assert!((100_000..20 << 20).contains(&small), "{small}");

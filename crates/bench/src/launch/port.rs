@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// First port of the range that is searched for a free port. The whole range is below the kernel's range for outgoing
-/// connections (32768 and up), so that no connection of the load can take one of them.
+/// connections (32768 and up), so that no outgoing connection of the load can take a port of the range.
 const FIRST_PORT: u32 = 20_000;
 const PORT_COUNT: u32 = 12_000;
 

@@ -151,8 +151,8 @@ fn start_target(
     let command = PartyCommand::named("endpoint", "mades-endpoint", arguments, program, directory, Role::Relay);
     let launch = RelayLaunch { command, ready_signal: ReadySignal::Reported, ready_within: READY_TIMEOUT };
     let url = format!("amqp://{}", supervisor.start_relay(launch)?);
-    // Send no preflight message, because the bench's own stand-in needs no check, and a fault that the user ordered for
-    // the load could hit that message instead.
+    // Send no preflight message. The bench's own stand-in needs no check, and a fault that the user ordered for the
+    // load could hit the preflight message instead.
     Ok((url.clone(), PartyOptions::default().flag("no-preflight", true).with("broker", url)))
 }
 

@@ -79,9 +79,9 @@ pub(super) fn compare(record: &mut Record, totals: &StandInTotals, faults: &[Str
     let pass = judge::pass_text(record);
     let back = totals.acknowledgements.as_ref().map_or(0, |back| back.unfinished);
     let left = totals.waiting + totals.unfinished + back;
-    // Compare the counts of the bench and the simulated endpoint only if no message was under way at the end. Such a
-    // message may be in the counts of only one of them. Ask both, because the endpoint may still have messages for
-    // which the bench has stopped waiting.
+    // Compare the counts of the bench and the simulated endpoint only if no message was under way at the end, because
+    // only one of them may have counted such a message. Check the counts of both, because the endpoint may still have
+    // messages for which the bench has stopped waiting.
     let is_whole = record.ledger.in_flight == Some(0) && left == 0;
     if left > 0 && record.ledger.in_flight == Some(0) {
         let text = format!("The stand-in still had {} when the run ended: counts differ.", counted(left, "message"));
@@ -115,8 +115,8 @@ fn counts(record: &Record, mades: &Mades, totals: &StandInTotals) -> Vec<MadesCo
     let troubles = |kind: &str| mades.troubles.iter().filter(|row| row.kind == kind).map(|row| row.count).sum::<u64>();
     let ledger = &record.ledger;
     let is_toolbox = mades.mode == "toolbox";
-    // If a toolbox loses a message or fails silently, the bench hears nothing of the message, so count both cases as
-    // lost.
+    // If a toolbox loses a message, or if a message fails silently, the bench hears nothing more of the message. So
+    // count the message as lost in both cases.
     let silent = if is_toolbox { totals.failed_silently } else { 0 };
     let lost = totals.lost + silent;
     let unanswered = totals.unanswered + if is_toolbox { totals.lost } else { 0 };
@@ -142,8 +142,7 @@ fn counts(record: &Record, mades: &Mades, totals: &StandInTotals) -> Vec<MadesCo
     if let Some(back) = mades.acknowledgements.as_ref().filter(|back| back.sender == AcknowledgementSender::Receiver) {
         let documents = totals.acknowledgements.as_deref().cloned().unwrap_or_default();
         let missing_documents = documents.refused + documents.failed + documents.lost;
-        // The receiver acknowledges only messages that arrived unchanged, so changed messages stay without an
-        // acknowledgement.
+        // The receiver acknowledges only messages that arrived unchanged, so changed messages get no acknowledgement.
         rows.extend([
             (
                 "acknowledgements put into the inbox",
@@ -183,8 +182,8 @@ fn times(record: &Record, mades: &Mades, totals: &StandInTotals) -> Vec<MadesTim
     };
     let row = |stage: &StageRow| {
         let done_ms = Some(by_stage(stage.name)?);
-        // Take the bench's times from the histogram, because both it and the endpoint's times contain only messages
-        // that arrived. `latency_ms` also includes messages that never arrived.
+        // Take the bench's times from the histogram, because the histogram contains only messages that arrived, as the
+        // endpoint's times do. `latency_ms` also includes messages that never arrived.
         let seen_ms = stage.histogram.as_deref().and_then(Latencies::decode).and_then(|times| times.summary());
         Some(MadesTimes { stage: stage.name.name().to_owned(), done_ms, seen_ms: seen_ms.or(stage.latency_ms) })
     };

@@ -125,7 +125,7 @@ fn quiver_arguments(
     broker: &BrokerAddress,
     directory: &Path,
 ) {
-    // quiver looks up the programs that were installed beside it in PATH, so PATH must contain their directory.
+    // quiver uses PATH to find the programs that are installed beside it, so PATH must contain their directory.
     command.env("PATH", search_path());
     command.args(implementation(case.tool).map(|client| ["--impl", client]).into_iter().flatten());
     command.arg("--output").arg(directory.join(QUIVER_OUTPUT));
@@ -178,7 +178,7 @@ fn own_arguments(
     directory: &Path,
 ) {
     let queues = CompareQueues::of(options);
-    // Send no preflight message, because go-mades-bench does not send a message before its load either.
+    // Send no preflight message, because go-mades-bench sends no message before its load either.
     command.args([
         "mades",
         "--live",

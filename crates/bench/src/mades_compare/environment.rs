@@ -106,8 +106,8 @@ fn start_stand_in(
     command.args(CompareQueues::of(options).arguments(options.mode));
     match options.mode {
         CompareMode::Amqp => {}
-        // go-mades-bench waits for DELIVERED events, but the protocol sends TRACING events, so without this flag
-        // go-mades-bench would wait forever.
+        // go-mades-bench waits for DELIVERED events, but in the protocol, the endpoint sends TRACING events. Without
+        // this flag, go-mades-bench would wait forever.
         CompareMode::Tracing => drop(command.args(["--mode", "tracing", "--go-mades-bench-compat"])),
         way => drop(command.args(["--mode", &value_name(way)])),
     }

@@ -1,4 +1,5 @@
-//! The report of the comparison: figures with their spread, and ratios to the other tools in the same round.
+//! The report of the comparison: the figures of each tool with their spread, and the ratios of the figures of `mailrun
+//! mades` to those of another tool in the same round.
 use super::contestants::CompareCase;
 use super::options::CompareOptions;
 use super::options::MadesTool;
@@ -187,8 +188,8 @@ mod tests {
     #[test]
     fn ratios_are_of_the_same_round() {
         let theirs = vec![run(100.0, 0.5, None), run(200.0, 0.5, None), run(100.0, 0.5, None)];
-        // In the three rounds, ours is 3, 1 and 2 times as fast as the other tool, so the report must show a ratio of 2
-        // and its spread, 1 to 3. Dividing the medians of the rates would give 2 as well, but no spread.
+        // In the three rounds, our tool is 3, 1 and 2 times as fast as the other tool, so the report must show a ratio
+        // of 2 and its spread, 1 to 3. Dividing the medians of the rates would give 2 as well, but no spread.
         let own = vec![run(300.0, 0.1, None), run(200.0, 0.5, None), run(200.0, 0.25, None)];
         let report = of(&results(theirs, own), Vec::new(), &sample());
         assert!(report.is_good(), "{}", report.text);

@@ -26,7 +26,8 @@ struct QuiverResults {
     latency_nines: Option<[f64; 5]>,
 }
 
-/// Element of the list that `artemis perf` writes: one for each second, and at the end a summary.
+/// Element of the JSON list that `artemis perf` writes. The list has an `Interval` for each second, and ends with a
+/// `Summary`.
 #[derive(Deserialize)]
 #[serde(tag = "sampleType", rename_all = "lowercase")]
 enum PerfSample {
@@ -66,10 +67,11 @@ fn read<T: DeserializeOwned>(path: &Path) -> Result<T> {
     serde_json::from_str(&text).context("its report cannot be read")
 }
 
-/// Reads the results of quiver from the directory of its output.
+/// Reads the results of quiver from its output directory.
 ///
 /// # Errors
-/// Fails if a summary is missing or has no rate.
+/// Fails if a summary is missing or cannot be read, if no message was sent or received, or if the run was too short for
+/// a rate.
 pub(super) fn of_quiver(directory: &Path, messages: u64) -> Result<ReportedResult> {
     let summary = |end: &str| read(&directory.join(format!("{end}-summary.json")));
     quiver_result(summary("sender")?, summary("receiver")?, messages)
@@ -96,7 +98,7 @@ fn quiver_result(sender: QuiverSummary, receiver: QuiverSummary, messages: u64) 
     })
 }
 
-/// Reads the results of `artemis perf client` from its JSON.
+/// Reads the results of `artemis perf client` from the JSON file that it wrote.
 ///
 /// # Errors
 /// Fails if the JSON is missing or incomplete, or if the run was too short for a rate.

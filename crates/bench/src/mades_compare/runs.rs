@@ -1,5 +1,5 @@
-//! Makes one run of the comparison: sets up a broker, runs a contestant under a time limit, and collects its costs and
-//! results.
+//! Makes one run of `mailrun bench mades-compare`: sets up a broker, runs a contestant under a time limit, and collects
+//! its costs and results.
 use super::contestants::{CompareCase, PERF_OUTPUT, QUIVER_OUTPUT, command, purge_command};
 use super::environment::{BrokerAddress, CompareEnvironment};
 use super::options::CompareOptions;
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 /// go-mades-bench is killed if it has not exited this long after its last report. With RabbitMQ it never exits, because
 /// it waits for an answer to its detach.
 const END_LIMIT: Duration = Duration::from_secs(5);
-/// Interval at which the output of go-mades-bench is read.
+/// Interval at which the bench checks the output of go-mades-bench for its last report.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug)]
@@ -71,8 +71,8 @@ impl Comparison for MadesComparison<'_> {
             contestant.reap()?.1
         } else {
             let Some((status, costs)) = ended? else { return Ok(None) };
-            // Accept status 1 of our own program, because the run has then left a record, which
-            // says what failed, for example that messages were lost.
+            // Accept status 1 of our own program, because the run has then left a record. The record says what failed,
+            // for example that messages were lost.
             if !(status.success() || case.tool == MadesTool::Mailrun && status.code() == Some(1)) {
                 return Err(contestant.exit_error(status));
             }

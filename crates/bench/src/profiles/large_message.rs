@@ -1,5 +1,5 @@
 //! Measures the transfer of large messages on one connection. The report shows MB/s at several sizes, and how much it
-//! costs, for example, to double leading dots, to send short lines, or to write little at a time.
+//! costs, for example, if every line begins with a dot, if lines are short, or if the source writes little at a time.
 use super::measurement::ProfileMeasurement;
 use super::message_file::BodyLines;
 use super::runs::{ProfileLoad, ProfileRuns, ProfiledServer};
@@ -27,15 +27,15 @@ use std::path::PathBuf;
 pub enum MessageCost {
     /// The source sends BDAT, so there are no dots to double and no end of the message to search for.
     Chunking,
-    /// Every line begins with a dot, which the source doubles and the sink removes.
+    /// Every line begins with a dot. The source doubles these dots before the run, and the sink removes the added dots.
     Dots,
-    /// Each body line has 4 bytes, CRLF included.
+    /// Each body line has 4 bytes instead of 80, CRLF included.
     ShortLines,
-    /// The source writes at most 4 KiB at a time.
+    /// The source writes at most 4 KiB at a time, instead of as much as the connection takes.
     SmallWrites,
-    /// The source adds no trace line, and no sink checks the body.
+    /// The source adds no trace line, so the sink cannot recognise the messages and does not check their bodies.
     NoTrace,
-    /// The sink reads at most 4 KiB at a time.
+    /// The sink reads at most 4 KiB at a time, instead of up to 256 KiB.
     SmallReads,
     /// Python's smtplib sends the messages instead of mailrun's source.
     Smtplib,
@@ -100,8 +100,8 @@ fn lines(cost: Option<MessageCost>) -> BodyLines {
     }
 }
 
-/// Returns the source's option for a cost, such as `--write-size` for small writes. The result is empty if the cost
-/// comes from another program, or from the message file, such as dots at the beginning of lines.
+/// Returns the option that makes the source cause a cost, such as `--write-size` for small writes. The result is empty
+/// if another program or the message file causes the cost. For example, dots at the beginning of lines are in the file.
 fn source_option(cost: Option<MessageCost>) -> PartyOptions {
     let none = PartyOptions::default();
     match cost {
@@ -169,7 +169,7 @@ pub fn run(options: &LargeMessageOptions) -> Result<TextReport> {
         compared: 1 + options.costs.len(),
         rounds: options.rounds,
         order: options.order,
-        // The runner shows no progress, because each run is a bench that shows its own.
+        // The runner shows no progress, because each run is a bench, which shows its own progress.
         live: LiveMode::Off,
     };
     let comparison = LargeMessageComparison { options, runs };
@@ -178,7 +178,8 @@ pub fn run(options: &LargeMessageOptions) -> Result<TextReport> {
     comparison.runs.save(report(&results, options, &missing), files)
 }
 
-/// Creates the cases, and writes their message files. Each body size has a plain case, and a case for each cost.
+/// Creates the cases to measure, and writes their message files. Each body size has a plain case, and a case for each
+/// cost.
 fn cases(options: &LargeMessageOptions, runs: &ProfileRuns) -> Result<Vec<LargeMessageCase>> {
     let mut cases = Vec::new();
     let mut written_files = BTreeSet::new();

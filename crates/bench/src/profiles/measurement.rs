@@ -1,5 +1,5 @@
-//! Extracts the figures of one run of a profile from the bench's record: the rate, the latency until
-//! the 250, the CPU costs, and what went wrong.
+//! Extracts the figures of one run of a profile from the bench's record: the rate, the latency until the reply 250, the
+//! CPU costs, and what went wrong.
 use crate::engine::{BenchFigures, RunFlaws, excused_units, unexcused_faults};
 use anyhow::{Result, bail};
 use mailrun_measurement::record::{LatencyMs, Record, Role, StageRow};
@@ -17,7 +17,7 @@ pub(super) struct ProfileMeasurement {
     /// connecting. If connections are reused, the time starts when a session takes the message. `None` for smtplib,
     /// which does not report latencies.
     pub(super) accept: Option<LatencyMs>,
-    /// Mean time from sending QUIT to its reply.
+    /// Mean time from sending QUIT until the server's reply.
     pub(super) quit_ms: Option<f64>,
     /// CPU time of the source, in milliseconds per million bytes of messages.
     pub(super) source_cpu_ms: Option<f64>,
@@ -33,8 +33,8 @@ impl BenchFigures for ProfileMeasurement {
 }
 
 impl ProfileMeasurement {
-    /// Takes the figures from the record of a run. `messages` is the expected number of messages,
-    /// or `None` if the run ended after a time.
+    /// Takes the figures from the record of a run. `messages` is the expected number of messages, or `None` if the run
+    /// had a time limit, so that no number can be expected.
     ///
     /// # Errors
     /// Returns an error if no message was accepted after the warm-up.
@@ -43,8 +43,8 @@ impl ProfileMeasurement {
         let Some((row, accept)) = row.and_then(|row| Some((row, row.latency_ms?))) else {
             bail!("{}", silence(record))
         };
-        // A run of large messages may send fewer than 20 messages, which a record considers too few for a rate. So
-        // compute a mean rate here.
+        // A run of large messages may send fewer than 20 messages, and a record has no rate for so few. In that case,
+        // compute the mean rate here.
         let rate_per_s = row.rate_per_s.unwrap_or(row.count as f64 / row.duration_s);
         let quit = record.phases.iter().find(|phase| phase.name == Phase::Quit);
         Ok(Self {
@@ -80,7 +80,7 @@ impl ProfileMeasurement {
     }
 }
 
-/// Explains why a run has no figures, for example because its warm-up took all messages.
+/// Explains why a run has no figures, for example because all its messages were sent in the warm-up.
 fn silence(record: &Record) -> String {
     match (record.errors.first(), record.ledger.accepted.unwrap_or_default()) {
         (Some(error), 0) => format!("no message was accepted; first error: {} {}", error.code, error.text),
@@ -107,7 +107,8 @@ fn fault(record: &Record, messages: Option<u64>) -> Option<String> {
     let accepted = ledger.accepted.unwrap_or_default();
     let wanted = messages.or(ledger.created).unwrap_or_default();
     let faults: Vec<(Fate, u64)> = unexcused_faults(record).collect();
-    // More messages may be delivered than accepted, because a message whose reply was lost may have been delivered.
+    // Use the greater of the two counts, because a message whose reply was lost may be delivered although it does not
+    // count as accepted.
     let taken = accepted.max(ledger.delivered.unwrap_or_default());
     if faults.is_empty() && taken + excused_units(record, &[Stage::Accepted]) == wanted {
         return None;

@@ -13,7 +13,7 @@ pub(super) struct BodyLines {
     first: u8,
     /// Bytes of a line, including its CRLF.
     bytes: u64,
-    /// Part of the file name, which distinguishes messages of the same size but with different lines.
+    /// Part of the file name that distinguishes messages of the same size but with different lines.
     name: &'static str,
 }
 
@@ -29,8 +29,8 @@ impl BodyLines {
         format!("message-{body_bytes}-{}.eml", self.name)
     }
 
-    /// Writes a message with a body of `body_bytes`, which must be at least 2. Waits until the file
-    /// is on disk, so that the kernel does not write it during a run.
+    /// Writes a message with a body of `body_bytes`, which must be at least 2, the size of an empty line. Waits until
+    /// the file is on disk, so that the kernel does not write it during a run.
     pub(super) fn write_message(self, path: &Path, body_bytes: u64) -> Result<()> {
         let write = || -> io::Result<()> {
             let mut file = BufWriter::new(File::create(path)?);
@@ -44,8 +44,8 @@ impl BodyLines {
     fn write_body(self, out: &mut impl Write, body_bytes: u64) -> io::Result<()> {
         let mut left = body_bytes;
         while left > 0 {
-            // If one byte would be left for the last line, add it to the line before, because a line ends with two
-            // bytes, CRLF.
+            // If one byte would be left for the last line, add it to the line before, because even an empty line has
+            // two bytes, CRLF.
             let length = match left {
                 left if left <= self.bytes => left,
                 left if left == self.bytes + 1 => left,

@@ -1,4 +1,4 @@
-//! Rate and latency of a server at several message sizes: the scenarios `kotlin-profile` and
+//! Measures the rate and the latency of a server at several message sizes, for the scenarios `kotlin-profile` and
 //! `sizes`.
 use super::measurement::ProfileMeasurement;
 use super::message_file::BodyLines;
@@ -22,7 +22,7 @@ use std::time::Duration;
 pub struct ProfileOptions {
     pub scenario: ScenarioOptions,
     pub server: ProfiledServer,
-    /// Sizes of the bodies in bytes, one row of the tables for each.
+    /// Sizes of the bodies in bytes. Each table has a row for each size.
     pub body_sizes: Vec<u64>,
     /// Number of messages after which a run ends. If `duration` is set as well, the first limit
     /// that is reached ends the run.
@@ -60,7 +60,7 @@ pub fn run(options: &ProfileOptions) -> Result<TextReport> {
         BodyLines::GUIDE.write_message(&file, body_bytes)?;
         cases.push(ProfileCase { body_bytes, file });
     }
-    // The runner shows no progress, because each run is a bench that shows its own.
+    // The runner shows no progress, because each run is a bench, which shows its own progress.
     let plan = RunPlan { compared: cases.len(), rounds: options.rounds, order: options.order, live: LiveMode::Off };
     let comparison = ProfileComparison { options, runs };
     let results = engine::run_all(&comparison, cases, plan, &|| comparison.runs.is_stopped());
@@ -151,7 +151,7 @@ fn figures(results: &ProfileResults) -> Table {
 }
 
 /// Shows how long 1,000, 10,000 and 100,000 messages would take at the measured rate. The published guide of Kotlin
-/// SMTP shows these times, so the reader can compare.
+/// SMTP shows these times, so readers can compare the two.
 fn times(results: &ProfileResults) -> Table {
     let column =
         |title: &'static str, messages: f64| Column::median(title, move |run| Some(messages / run.rate_per_s), seconds);

@@ -22,7 +22,7 @@ pub struct ProfiledServer {
 }
 
 impl ProfiledServer {
-    /// Returns the words that stand for the server in the titles of reports, for example `mailrun's sink`.
+    /// Returns the name of the server for the titles of reports, for example `mailrun's sink`.
     pub(super) fn description(&self) -> String {
         match &self.target {
             BenchTarget::OwnSink => "mailrun's sink".to_owned(),
@@ -38,7 +38,7 @@ pub(super) struct ProfileLoad<'l> {
     pub(super) file: &'l Path,
     pub(super) shape: LoadShape,
     pub(super) workload: Workload,
-    /// Options for the source in addition to `--reuse`, `--file` and `--to`, which all runs set.
+    /// Options for the source in addition to `--reuse`, `--file` and `--to`, which every run has.
     pub(super) source_options: PartyOptions,
     pub(super) sink_options: PartyOptions,
 }
@@ -49,7 +49,7 @@ pub(super) struct ProfileRuns {
 }
 
 impl ProfileRuns {
-    /// Creates the scenario's directory, after checking that the relay, if there is one, can be started.
+    /// Checks that the relay, if there is one, can be started, and then creates the scenario's directory.
     pub(super) fn prepare(options: &ScenarioOptions, server: &ProfiledServer) -> Result<Self> {
         if let BenchTarget::Relay(relay) = &server.target {
             launch::check(relay)?;
@@ -67,7 +67,7 @@ impl ProfileRuns {
 
     /// Saves the tables and deletes the message files, which are large and can be made again.
     pub(super) fn save<'f>(&self, report: TextReport, files: impl Iterator<Item = &'f PathBuf>) -> Result<TextReport> {
-        // Ignore errors, because several rows may share a file, which is then already deleted.
+        // Ignore errors, because several rows may share a file, and then the file is already deleted.
         files.for_each(|file| _ = fs::remove_file(file));
         self.scenario.save(report)
     }
@@ -92,7 +92,7 @@ impl ProfileRuns {
         load: ProfileLoad<'_>,
         turn: &RunTurn<'_>,
     ) -> Result<Option<ComparedRun<ProfileMeasurement>>> {
-        // Expect no fixed number of messages if the run can also end after a time.
+        // Expect no fixed number of messages if the run has a time limit, because it may end before all are sent.
         let expected = load.workload.messages.filter(|_| load.workload.duration_limit_s.is_none());
         let measure = |outcome: BenchOutcome| ProfileMeasurement::of(&outcome.record, expected);
         self.scenario.run_compared(self.bench(load), turn, measure, description)

@@ -1,5 +1,5 @@
-//! Python's smtplib as the client of large messages, in place of mailrun's source. It serves as a
-//! comparison, because others have published figures of smtplib.
+//! Sends large messages with Python's smtplib instead of mailrun's source. Others have published figures of smtplib, so
+//! the report can be compared with them.
 use super::measurement::ProfileMeasurement;
 use crate::engine::{RunTurn, TimedChild, miscount};
 use crate::plan::BenchTarget;
@@ -12,8 +12,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// Sends the message `count` times on one connection. Prints the time in seconds from just before it connects until it
-/// has the last reply.
+/// Python program that sends the message `count` times on one connection. It prints how many seconds have passed from
+/// just before it connected until it received the last reply.
 const SCRIPT: &str = r#"import smtplib, sys, time
 host, port, path, count, recipient, quoting = sys.argv[1:]
 if quoting == "unquoted":
@@ -59,7 +59,7 @@ pub(super) struct SmtplibRun<'r> {
     pub(super) messages: u64,
 }
 
-/// Explains why smtplib cannot be run against this target. Returns `None` if it can be run.
+/// Returns the reason why smtplib cannot send to this target, or `None` if it can.
 pub(super) fn missing(target: &BenchTarget) -> Option<&'static str> {
     match target {
         BenchTarget::Relay(_) => Some("smtplib: not run, because it sends to mailrun's sink or to SERVER alone."),
@@ -72,7 +72,7 @@ pub(super) fn missing(target: &BenchTarget) -> Option<&'static str> {
 }
 
 impl SmtplibRun<'_> {
-    /// Makes the run, or returns `None` if the user ended it.
+    /// Sends all messages with smtplib, and returns the figures of this run. Returns `None` if the user ended the run.
     ///
     /// # Errors
     /// Returns an error if the sink or Python could not be started, or if one of them failed.

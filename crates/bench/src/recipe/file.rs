@@ -31,9 +31,9 @@ const BUILT_IN: &[(&str, &str)] = &[
     ("sendmail", include_str!("../../recipes/sendmail.toml")),
 ];
 
-/// Placeholders for addresses. A recipe must use at least one from `LISTEN`, the address to listen on, and one from
-/// `TO`, the next hop. A server that delivers to mailboxes has no next hop. Its recipe must use one from `READ`
-/// instead, the address at which the mailboxes can be read.
+/// Placeholders for addresses. `LISTEN` stands for the address on which the server must listen, `TO` for the address of
+/// its next hop, and `READ` for the address at which its mailboxes can be read. Every recipe must use a placeholder
+/// from `LISTEN`. It must also use one from `READ` if its server delivers to mailboxes, and one from `TO` otherwise.
 const LISTEN: [&str; 2] = ["{listen}", "{listen_port}"];
 const TO: [&str; 2] = ["{to}", "{to_port}"];
 const READ: [&str; 2] = ["{read}", "{read_port}"];
@@ -54,7 +54,7 @@ pub struct Recipe {
     /// if the recipe has no variants.
     pub(super) variant: String,
     pub(super) keys: RecipeKeys,
-    /// Text that the server prints about its version. Set when the server is first prepared, and
+    /// First line that the server prints about its version. Set when the server is prepared for the first time, and
     /// shared by all clones of the recipe.
     pub(super) version: Arc<OnceLock<String>>,
 }
@@ -69,14 +69,14 @@ pub(super) struct RecipeKeys {
     /// name replaces `{variant}` in the recipe.
     #[serde(default)]
     variants: Vec<String>,
-    /// Changes to this recipe if the user chooses a variant. The key is the name of the variant.
+    /// Changes that a variant makes to this recipe. The key is the name of the variant.
     #[serde(default, rename = "variant")]
     of_variant: BTreeMap<String, VariantKeys>,
-    /// Programs that must be installed in addition to the programs that the commands start.
+    /// Programs that must be installed in addition to the program that `command` starts.
     #[serde(default = "nowhere")]
     pub(super) programs: Spanned<Vec<String>>,
-    /// Name of a Debian root directory that contains the server, such as `exim-trixie`.
-    /// `packaging/tests/debian-root.sh exim trixie` makes it, and `{dir}/root` is a copy of it.
+    /// Name of a Debian root directory that contains the server, such as `exim-trixie`. The command
+    /// `packaging/tests/debian-root.sh exim trixie` makes a tar file of it, which is unpacked into `{dir}/root`.
     pub(super) debian: Option<Spanned<String>>,
     pub(super) install: Option<String>,
     /// Set if only root can start the server.
@@ -98,7 +98,7 @@ pub(super) struct RecipeKeys {
     pub(super) command: Spanned<Vec<String>>,
     #[serde(default)]
     pub(super) environment: BTreeMap<String, String>,
-    /// Time that the server has to greet a client with 220.
+    /// Maximum time from the start of the server until it greets a client with 220.
     #[serde(default = "default_ready_within", deserialize_with = "time")]
     ready_within: Duration,
     /// Path of the server's log, relative to the server's directory. If the server does not start, the error message
@@ -123,7 +123,7 @@ struct VariantKeys {
     prepare: Vec<Vec<String>>,
     /// Command that starts the server in place of the recipe's own.
     command: Option<Spanned<Vec<String>>>,
-    /// Configuration files. If the recipe also has a file of that path, the variant's text is appended to it.
+    /// Configuration files. If the recipe also has a file with the same path, the variant's text is appended to it.
     #[serde(default, rename = "file")]
     files: Vec<FileKeys>,
 }
@@ -135,7 +135,7 @@ pub(super) struct QueueKeys {
     pub(super) command: Spanned<Vec<String>>,
     /// Text that the command prints if the queue is empty. Surrounding white space is ignored.
     pub(super) empty: String,
-    /// Command that makes the server retry all mail in its queue. It must not wait for the end of the deliveries.
+    /// Command that makes the server retry all mail in its queue. It must not wait until this mail is delivered.
     pub(super) flush: Option<Spanned<Vec<String>>>,
 }
 
@@ -145,7 +145,8 @@ pub(super) struct QueueKeys {
 pub(crate) struct MailboxKeys {
     /// Mailboxes in the syntax of `--mailbox`, such as `imap://user{0..99}@{read}`. `{read}` is the server's address.
     url: Spanned<String>,
-    /// Recipients for the source's option `--to`, such as `user{0..99}@mail.example`. All must have the same domain.
+    /// Value of the source's option `--to`, such as `user{0..99}@mail.example`. All recipients must have the same
+    /// domain.
     recipients: Spanned<String>,
     pub(crate) password: String,
     /// Set if the server takes mail by LMTP instead of SMTP.
@@ -183,7 +184,8 @@ impl MailboxKeys {
         PartyOptions::default().with("to", self.recipients.get_ref()).flag("lmtp", self.lmtp)
     }
 
-    /// Returns the first mistake in these keys as an error: its byte offset in the recipe's text, and a message.
+    /// Checks the values of these keys. The error has the byte offset of the first mistake in the recipe's text, and a
+    /// message.
     fn check(&self) -> Result<(), (usize, String)> {
         let offset = |value: &Spanned<String>| value.span().start;
         if !self.url.get_ref().contains(READ[0]) {
@@ -224,11 +226,12 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     BUILT_IN.iter().map(|(name, _)| *name)
 }
 
-/// Returns the names of all built-in recipes and of their variants: `postfix`, `postfix:tuned` …
+/// Returns the names of all built-in recipes and of their variants, for example `postfix` and `postfix:tuned`. The list
+/// leaves out the default variants, because the recipe's name alone already means them.
 pub fn names_and_variants() -> Vec<String> {
     let variants = |name: &'static str| {
         let variants = Recipe::load(name).map(|recipe| recipe.keys.variants).unwrap_or_default();
-        // Skip a recipe's first variant, because it is the default: the recipe's name alone stands for it.
+        // Skip a recipe's first variant, because it is the default, and the recipe's name alone already means it.
         let others = variants.into_iter().skip(1).map(move |variant| format!("{name}:{variant}"));
         std::iter::once(name.to_owned()).chain(others)
     };
@@ -246,6 +249,8 @@ pub(crate) struct StoredRecipe {
 }
 
 impl StoredRecipe {
+    /// Parses the stored text of the recipe.
+    ///
     /// # Errors
     /// Returns an error if the recipe contains a mistake.
     pub(crate) fn recipe(&self) -> Result<Recipe> {
@@ -261,8 +266,8 @@ impl Recipe {
         StoredRecipe { name, file, text, variant }
     }
 
-    /// Loads the recipe that `word` names. This is `NAME` or `NAME:VARIANT` for a built-in recipe, or else the path of
-    /// a `.toml` file.
+    /// Loads a recipe. The `word` is `NAME` or `NAME:VARIANT` for a built-in recipe, or else the path of a `.toml`
+    /// file.
     ///
     /// # Errors
     /// Returns an error if the recipe does not exist or contains a mistake.
@@ -319,7 +324,7 @@ impl Recipe {
         Ok(recipe)
     }
 
-    /// Returns the first mistake in the recipe's values as an error: its byte offset in the text, and a message.
+    /// Checks the values of the recipe. The error has the byte offset of the first mistake in the text, and a message.
     fn check(&self) -> Result<(), (usize, String)> {
         let keys = &self.keys;
         let known = DURABILITIES.join(", ");

@@ -25,7 +25,7 @@ pub(crate) const VARIABLE: &str = "MAILRUN_RECIPE";
 /// File in the server's directory with the token that says which mailrun started the server.
 const FILE: &str = ".recipe";
 
-/// Time limit for killed processes to disappear.
+/// Time limit for processes to end after SIGKILL. A process that waits for a disk may take longer.
 const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Returns the token that marks all processes of a server as started by this mailrun process in `directory`.
@@ -37,8 +37,8 @@ pub(crate) fn token(directory: &Path) -> OsString {
     token
 }
 
-/// Writes the token into the server's directory, because some servers overwrite their environment, which would
-/// otherwise identify them.
+/// Writes the token into a file in the server's directory. This file identifies the processes of servers that overwrite
+/// their environment.
 pub(crate) fn mark(directory: &Path) -> std::io::Result<()> {
     fs::write(directory.join(FILE), token(directory).as_encoded_bytes())
 }
@@ -122,7 +122,8 @@ pub(crate) fn send_kill(processes: &[RecipeProcess]) {
     }
 }
 
-/// Unmounts file systems that a dead mailrun left behind. Returns a line about each of them for the user.
+/// Unmounts the file systems that a mailrun process left behind when it died. Returns a line about each of them for the
+/// user.
 fn unmount_dead() -> Vec<String> {
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     let fields = mounts.lines().filter_map(|line| line.split_once(' '));
@@ -140,8 +141,8 @@ pub(crate) fn kill_in(directory: &Path) {
     kill_all(|| processes_in(directory));
 }
 
-/// Kills processes and unmounts file systems that a dead mailrun left behind. Returns a line about
-/// each server and each file system for the user.
+/// Kills the processes and unmounts the file systems that a mailrun process left behind when it died. Returns a line
+/// about each server and each file system for the user.
 pub(crate) fn remove() -> Vec<String> {
     let orphans = || all().into_iter().filter(|process| !owner_lives(&process.token)).collect::<Vec<_>>();
     let mut processes = orphans();
@@ -161,8 +162,8 @@ pub(crate) fn remove() -> Vec<String> {
     servers.map(line).chain(unmount_dead()).collect()
 }
 
-/// Kills the processes until none is left, or until `KILL_TIMEOUT` has passed. Returns those that still run, for
-/// example because they wait for a disk, and names them to the user.
+/// Kills the processes until none is left, or until `KILL_TIMEOUT` has passed. Returns the processes that still run,
+/// for example because they wait for a disk, and prints a line about each of them.
 fn kill_all(processes: impl Fn() -> Vec<RecipeProcess>) -> Vec<RecipeProcess> {
     let limit = Instant::now() + KILL_TIMEOUT;
     loop {
@@ -186,7 +187,7 @@ fn all() -> Vec<RecipeProcess> {
 
 fn process(pid: u32) -> Option<RecipeProcess> {
     // Skip processes in another PID namespace, such as a container. The token in their environment may contain a
-    // process ID of that namespace, which names another process here.
+    // process ID of that namespace. In our own namespace, this ID belongs to another process.
     if namespace("self")? != namespace(&pid.to_string())? {
         return None;
     }
@@ -200,7 +201,8 @@ fn process(pid: u32) -> Option<RecipeProcess> {
     Some(RecipeProcess { pid, name, token })
 }
 
-/// Returns the server's token from the file beside a process's root directory, or beside a directory above it.
+/// Reads the server's token from the file `.recipe` beside the root directory of a process, or beside a directory above
+/// this root directory.
 fn token_of_root(root: &Path) -> Option<String> {
     let mut above = root.ancestors().filter(|place| place.parent().is_some());
     above.find_map(|place| fs::read_to_string(place.parent()?.join(FILE)).ok())

@@ -22,7 +22,7 @@ const COMMAND_TIMEOUT: Duration = Duration::from_secs(60);
 #[derive(Clone, Debug)]
 pub struct Places {
     pub directory: PathBuf,
-    /// Subdirectory for the mail, on which the audit may mount a file system.
+    /// Subdirectory for the server's mail. An audit may mount a file system on it, for example to simulate a power cut.
     pub state: PathBuf,
     /// Symbolic link to `directory`, by which the server gets a short path to its mail. Dropping the last copy of this
     /// `Arc` removes the link.
@@ -72,11 +72,13 @@ impl Places {
 /// Subdirectory of the server's directory in which the server keeps its mail.
 const STATE: &str = "state";
 
-/// Maximum length of a directory's path in bytes. The path of a socket may have at most 107 bytes
-/// (unix(7)), and servers put their sockets some directories deeper.
+/// Maximum length in bytes of the path of the `state` directory. If the path is longer, the server gets a path through
+/// a short link. The path of a socket may have at most 107 bytes (unix(7)), and servers put their sockets some
+/// directories deeper.
 const MAX_STATE_PATH_BYTES: usize = 70;
 
-/// Makes a symbolic link with a short path to a directory. If that fails, the server gets the long path.
+/// Makes a symbolic link with a short path to a directory. Returns `None` if that fails. The server then gets the long
+/// path.
 fn short_link(directory: &Path) -> Option<TempPath> {
     let absolute = std::path::absolute(directory).ok()?;
     let link = tempfile::Builder::new().prefix("mailrun-").make(|path| symlink(&absolute, path));
@@ -234,7 +236,8 @@ impl Recipe {
         Some(self.run(command.get_ref(), places).ok()?.trim() == empty.trim())
     }
 
-    /// Makes the server retry its queue, by the command `queue.flush`. Returns false if the recipe has no such command.
+    /// Makes the server retry all mail in its queue, with the recipe's command `queue.flush`. Returns false if the
+    /// recipe has no such command.
     ///
     /// # Errors
     /// Returns an error if this command cannot be started, takes too long, or exits with an error.
@@ -278,8 +281,8 @@ impl Recipe {
         Ok(stdout)
     }
 
-    /// Returns the environment of all commands of the recipe. The token lets a later mailrun find processes that
-    /// this one leaves behind.
+    /// Returns the environment of all commands of the recipe. A token in it lets a later mailrun find processes that
+    /// this mailrun leaves behind.
     fn environment(&self, places: &Places) -> Vec<(OsString, OsString)> {
         let own = [("PATH".into(), search_path()), (leftovers::VARIABLE.into(), leftovers::token(&places.directory))];
         let keys = self.keys.environment.iter();

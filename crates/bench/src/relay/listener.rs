@@ -1,5 +1,5 @@
-//! The listener of the relay that the bench starts. The bench writes a relay.toml, and the files to which it refers,
-//! with the features that the load needs, such as TLS.
+//! Configures the listener of the relay that the bench starts. The bench writes a relay.toml with the features that the
+//! load needs, such as TLS, and the files that this relay.toml names.
 use crate::directory::RunDirectory;
 use anyhow::{Context, Result};
 use mailrun_process::tls_mode::TlsMode;

@@ -36,7 +36,8 @@ pub enum Relay {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RelayCommand {
-    /// Words of the command line, in which `{listen}`, `{to}` and `{spool}` are replaced when it is started.
+    /// Words of the command line. When the relay is started, values replace the placeholders `{listen}`, `{to}` and
+    /// `{spool}` in them.
     pub(super) words: Vec<String>,
     /// Name in reports: the name of the program's file. If several relays have the same name, [`name_apart`] adds a
     /// part of the path or a number that distinguishes them.
@@ -74,8 +75,8 @@ impl RelayDurability {
 }
 
 impl Relay {
-    /// Returns true for mailrun's own relay with a spool on disk. The bench can read the queue of
-    /// such a relay after it has stopped.
+    /// Returns true for mailrun's own relay with a spool on disk. The bench can read the queue of such a relay even
+    /// after the relay has stopped.
     pub(super) fn is_own(&self) -> bool {
         matches!(self, Self::Mailrun(durability) if *durability != RelayDurability::Memory)
     }

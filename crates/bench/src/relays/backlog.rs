@@ -1,5 +1,5 @@
-//! In the scenario `backlog`, a relay accepts mail while its next hop is down. Then the relay is stopped and started
-//! again, and then the next hop comes back.
+//! In the scenario `backlog`, a relay accepts mail while its next hop is down or holds mail back. Then the bench
+//! restarts the relay. Finally the next hop takes mail again, and the relay delivers its queue.
 //!
 //! ```text
 //! nobody listens where the relay sends to                                    the sink listens there
@@ -7,8 +7,8 @@
 //!          memory, disk             how long        how long                       first, last      each once?
 //! ```
 //!
-//! A relay that the bench did not start is not restarted, and its memory and disk are unknown.
-//! Several relays are measured one after the other (`backlog_comparison`).
+//! The bench does not restart a relay that it did not start, and does not know how much memory and disk space this
+//! relay uses. Several relays are measured one after the other (`backlog_comparison`).
 use super::fresh_mail::{FreshFigures, FreshMail};
 use super::goals::{self, Goal, GoalResult};
 use super::operation::{self, RelayStatusClient};
@@ -39,8 +39,8 @@ use mailrun_text::table::{Align, Table};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Minimum time limit for the restarted relay to become ready. It is longer than usual targets, so that the report can
-/// say by how much a relay misses its target.
+/// The bench waits at least this long for the restarted relay to become ready. This is longer than usual targets, so
+/// that the report can say by how much a relay misses its target.
 const MIN_READY_TIMEOUT: Duration = Duration::from_secs(300);
 /// Time limit for `mailrun queue retry`, which only asks the relay to retry and does not wait for deliveries.
 const CONTROL_TIMEOUT: Duration = Duration::from_secs(60);
@@ -51,12 +51,12 @@ pub struct BacklogOptions {
     pub relay: Relay,
     pub shape: LoadShape,
     pub messages: u64,
-    /// Pause in deliveries after which the bench stops waiting for the rest of the backlog.
+    /// If nothing is delivered for this long, the bench stops waiting for the rest of the backlog.
     pub lost_after: Duration,
-    /// Fresh messages per second while the backlog is delivered. `None` if no fresh mail is sent.
+    /// Fresh messages per second that are sent while the relay delivers the backlog. `None` if no fresh mail is sent.
     pub fresh_per_s: Option<f64>,
-    /// If set, the bench makes the relay retry its queue when the next hop is back, by the recipe's `queue.flush` or by
-    /// `mailrun queue retry`. Otherwise the relay retries by itself.
+    /// If set, the bench makes the relay retry its queue when the next hop is back, with the recipe's `queue.flush` or
+    /// with `mailrun queue retry`. Otherwise the relay retries by itself.
     pub flushes: bool,
     /// How the next hop holds mail back while the queue fills. `None` means that nothing listens at its address.
     pub receiver: Option<BacklogReceiver>,
@@ -64,7 +64,7 @@ pub struct BacklogOptions {
     pub ready_target: Option<ReadyTarget>,
 }
 
-/// Rules with which the sink, as the relay's next hop, holds mail back, so that the relay's queue fills.
+/// Rules by which the sink, which is the relay's next hop, holds mail back so that the relay's queue fills.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BacklogReceiver {
     /// A rule of the sink holds mail back, for example by deferring it.
@@ -95,7 +95,8 @@ impl BacklogOptions {
     }
 }
 
-/// Limit for the peak memory of mailrun's own relay. It applies only to runs of at most `messages` messages.
+/// Limit for the peak memory of mailrun's own relay. It applies only to runs of at most `messages` messages, because a
+/// longer queue takes more memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryTarget {
     pub bytes: u64,
@@ -103,7 +104,7 @@ pub struct MemoryTarget {
 }
 
 /// Limit for the time until mailrun's own relay is ready after a restart. It applies only to runs of at most
-/// `messages` messages.
+/// `messages` messages, because the relay takes longer to read a longer queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadyTarget {
     pub time: Duration,
@@ -152,8 +153,8 @@ pub(super) struct RestartPhase {
     pub(super) relay: RelayUse,
 }
 
-/// Time until mailrun's own relay was ready after a restart, and the queue that it then reported. Other relays report
-/// neither, so the bench can only wait for their greeting.
+/// Time until mailrun's own relay was ready after a restart, and the number of queued messages that it then reported.
+/// Other relays report neither, so the bench can only wait for their greeting.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReadyPhase {
     took_s: f64,
@@ -162,9 +163,10 @@ pub(super) struct ReadyPhase {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DrainPhase {
-    /// Time until the first message of the backlog arrived. `None` if none arrived.
+    /// Time from the start of this phase until the first message of the backlog arrived. `None` if no message arrived.
     pub(super) first_s: Option<f64>,
-    /// Time until the last arrival, or the whole time that the bench waited if no message arrived.
+    /// Time from the start of this phase until the last arrival or, if no message arrived, the whole time that the
+    /// bench waited.
     pub(super) took_s: f64,
     /// Messages of the backlog that arrived after the next hop was back.
     pub(super) messages: u64,
@@ -196,7 +198,8 @@ impl ArrivalTimes {
         Self { before, arrived: before, first: None, last: None }
     }
 
-    /// Records an arrival. `arrived` is the total number of messages, and `at` is the time since the drain phase began.
+    /// Takes the number of messages that have arrived in total by the time `at`, which counts from the beginning of the
+    /// drain phase. If the number has grown, `at` is recorded as the time of an arrival.
     fn note(&mut self, arrived: u64, at: Duration) {
         if arrived > self.arrived {
             self.arrived = arrived;
@@ -221,7 +224,8 @@ pub fn run(options: &BacklogOptions) -> Result<TextReport> {
     Ok(measure(options)?.report)
 }
 
-/// Checks that the relay has a queue that survives a restart, and that the programs of its recipe are installed.
+/// Checks that the relay forwards mail to a next hop, that its queue survives a restart, and that the programs of its
+/// recipe are installed.
 ///
 /// # Errors
 /// Returns an error that says why the relay cannot be measured.
@@ -276,16 +280,17 @@ pub(super) fn measure(options: &BacklogOptions) -> Result<MeasuredBacklog> {
     Ok(MeasuredBacklog { report, results, recovery: record.recovery, accepted_per_s, flaws })
 }
 
-/// Returns the time limit until the restarted relay is ready: twice the target if that is longer than the minimum.
+/// Returns how long the bench waits for the restarted relay to become ready: twice the target, but at least
+/// `MIN_READY_TIMEOUT`.
 fn ready_timeout(target: Option<ReadyTarget>) -> Duration {
     target.map_or(MIN_READY_TIMEOUT, |target| MIN_READY_TIMEOUT.max(target.time.saturating_mul(2)))
 }
 
-/// Returns an upper bound for the size of the queue on disk. A record of mailrun's spool contains the message, its
-/// envelope and 100 bytes (spool-format.md). Records are written in batches of one message for each waiting session.
-/// Each batch begins with a new block, so part of its last block stays unused. The bound also includes segments that
-/// are free or have just been begun. For other relays, the bound assumes three files for each message, and rounds the
-/// size of each file up to whole blocks.
+/// Returns an upper bound for the size of the queue on disk. In the spool of mailrun's relay, the record of a message
+/// takes the size of the message and its envelope plus 100 bytes (spool-format.md). The relay writes records in batches
+/// of one message for each waiting session. Each batch begins with a new block, so part of the block before stays
+/// unused. The bound also includes segments that are free or have just been begun. For other relays, the bound assumes
+/// three files for each message, and rounds the size of each file up to whole blocks.
 fn needed_bytes(options: &BacklogOptions) -> u64 {
     const BLOCK: u64 = 4096;
     const SEGMENT: u64 = 64 << 20;
@@ -307,7 +312,7 @@ enum BacklogServer<'g> {
         places: Box<Places>,
         command: ServerCommand,
     },
-    /// A server that the user gave as a command line, so that nothing more is known about it.
+    /// A server that the user gave as a command line. The bench knows nothing more about it.
     Command,
     /// A server that was already running at this address.
     Running(&'g str),
@@ -319,10 +324,10 @@ struct BacklogRun<'g> {
     directory: &'g RunDirectory,
     supervisor: Supervisor,
     server: BacklogServer<'g>,
-    /// Address to which the relay forwards mail. If the options have no `receiver`, nothing listens there until the
-    /// last phase.
+    /// Address to which the relay forwards mail. If the options have no `receiver`, nothing listens at this address
+    /// until the last phase.
     sink: String,
-    /// Address at which the relay has accepted mail since its last start.
+    /// Address at which the relay accepts mail. It may change when the relay is restarted.
     address: String,
     options: &'g BacklogOptions,
     results: BacklogResults,
@@ -332,8 +337,8 @@ struct BacklogRun<'g> {
 impl<'g> BacklogRun<'g> {
     fn prepare(scenario: &'g ScenarioRun, bench: &'g BenchOptions, options: &'g BacklogOptions) -> Result<Self> {
         let directory = scenario.directory();
-        // Only choose the address of the relay's next hop. Until the sink is started at this address, nothing listens
-        // there, so the relay must queue its mail.
+        // Choose an address for the relay's next hop, but do not listen there yet. Until the sink is started at this
+        // address, the relay must queue its mail.
         let sink = match &options.relay {
             Relay::Running { sink, .. } => sink.clone(),
             _ => free_port()?.to_string(),
@@ -418,7 +423,7 @@ impl<'g> BacklogRun<'g> {
 
     /// Sends all messages to the relay while its next hop is down or holds mail back.
     fn fill(&mut self, run: RunId) -> Result<gather::PartyResults> {
-        // Name this relay's output files `relay-before`, because the restarted relay would overwrite them.
+        // Name this relay's output files `relay-before`, because the restarted relay would otherwise overwrite them.
         match self.server {
             BacklogServer::Running(address) => address.clone_into(&mut self.address),
             _ => self.start_relay("relay-before")?,
@@ -438,7 +443,8 @@ impl<'g> BacklogRun<'g> {
         Ok(source)
     }
 
-    /// Restarts the relay, and then starts the sink that is its next hop.
+    /// Restarts the relay, unless the bench did not start it. Then makes the next hop take mail again, by starting the
+    /// sink or by removing the rules of a running sink, and waits until the relay has delivered its queue.
     fn restart_and_drain(&mut self, run: RunId, source: &gather::PartyResults) -> Result<()> {
         ensure!(self.is_uninterrupted(), "interrupted before the restart of the relay");
         if !matches!(self.server, BacklogServer::Running(_)) {
@@ -541,8 +547,9 @@ impl<'g> BacklogRun<'g> {
         match (&self.server, complaint) {
             (_, None) => {}
             (BacklogServer::Own, Some(complaint)) => return Err(complaint),
-            // Other relays than mailrun may leave processes, which were then killed. For example, Exim may end before
-            // its delivery processes. Print this and go on, because the mail of killed processes stays queued.
+            // Relays other than mailrun may leave processes behind, which the bench has now killed. For example, Exim
+            // may end before its delivery processes. Print this and go on, because the mail of killed processes stays
+            // in the queue.
             (_, Some(complaint)) => self.supervisor.print_line(&format!("{complaint:#}; they were killed")),
         }
         let stop_s = stopping.elapsed().as_secs_f64();
@@ -576,8 +583,8 @@ impl<'g> BacklogRun<'g> {
         )
     }
 
-    /// Makes the relay retry its whole queue if `flushes` is set, and waits until all messages are
-    /// delivered or no more arrive.
+    /// Makes the relay retry its whole queue if `flushes` is set, and starts the source of fresh mail if the options
+    /// ask for it. Then waits until all messages are delivered or no more arrive.
     fn drain(&mut self, run: RunId, source: &gather::PartyResults) -> Result<()> {
         let began = Instant::now();
         // Read the number of arrivals before the retry and the fresh mail below, because both may cause deliveries at
@@ -640,8 +647,8 @@ fn add_recovery(record: &mut Record) {
     }
 }
 
-/// Writes the relay's configuration, in which the spool's maximum size is larger than the backlog,
-/// so that the relay never answers 452 (insufficient storage).
+/// Returns the text of the relay's configuration. It allows the spool to grow larger than the backlog, so that the
+/// relay never answers 452 (insufficient storage).
 fn config(sink: &str, bench: &BenchOptions, needed_bytes: u64) -> String {
     let durability = bench.relay().map_or_else(|| "sync".to_owned(), Relay::durability);
     let size = needed_bytes.max(10 << 30) / 4 * 5;
@@ -694,8 +701,8 @@ fn report(
     goals::report(&title, tables, goals, flaws.defects(), remarks)
 }
 
-/// Returns the rates at which the relay accepted mail in the first tenth of the time, and in the last
-/// tenth, when the queue was long. Returns `None` if the time was shorter than three seconds.
+/// Returns the rates at which the relay accepted mail in the first and in the last tenth of the time in which it
+/// accepted mail. In the last tenth, its queue is long. Returns `None` if the time was shorter than three seconds.
 fn accept_rates(series: &[SeriesRow]) -> Option<[f64; 2]> {
     let first = series.iter().find(|row| row.accepted > 0)?.second;
     // The relay accepted mail in only a part of its last second, so the last tenth of the time excludes that second.
@@ -708,7 +715,7 @@ fn accept_rates(series: &[SeriesRow]) -> Option<[f64; 2]> {
     Some([per_s(first), per_s(last - length)])
 }
 
-/// Writes a remark about the memory and the disk space that each queued message takes.
+/// Returns a remark about the memory and the disk space that each queued message takes.
 fn cost_per_message(accepted: FillPhase) -> Option<String> {
     let per = |bytes: Option<u64>| bytes?.checked_div(accepted.messages).map(octets);
     Some(format!(
@@ -774,8 +781,8 @@ fn readiness_goal(results: &BacklogResults, options: &BacklogOptions) -> Goal {
         format!("{} of {} queued after {}", count(ready.queued), count(accepted.messages), seconds(ready.took_s));
     let is_quick =
         target.is_none_or(|target| ready.took_s < target.time.as_secs_f64() || accepted.messages > target.messages);
-    // If the options have a `receiver`, the sink runs from the start and may have accepted mail before the restart. The
-    // queue may then have fewer messages than the relay accepted.
+    // If the options have a `receiver`, the sink runs from the start and may have accepted mail before the restart. So
+    // the queue may have fewer messages than the relay accepted.
     let is_whole = options.receiver.is_some() || ready.queued == accepted.messages;
     Goal::condition("ready after a restart", is_whole && is_quick, value, wanted)
 }
@@ -814,11 +821,11 @@ fn account_goal(results: &BacklogResults, record: &Record, messages: u64) -> Goa
     );
     let missing = number(ledger.lost) + number(ledger.corrupt);
     let (queued, not_delivered) = (number(ledger.queued), number(ledger.not_delivered));
-    // Duplicates do not fail this target, unlike lost and changed mail, because SMTP cannot rule them out (RFC 1047).
+    // Lost or changed mail fails this target. Duplicates do not, because SMTP cannot rule them out (RFC 1047).
     let is_good = ledger.delivered == ledger.accepted && accepted == messages && missing == 0;
     let is_open = accepted == messages && queued + not_delivered > 0;
     if !is_good && missing == 0 && (record.ending == Some(Ending::Interrupted) || is_open) {
-        // If the bench could not read the queue, call the missing mail not delivered, because nobody knows where it is.
+        // If the bench could not read the queue, nobody knows where the missing mail is, so call it "not delivered".
         let rest = if not_delivered > 0 { "not delivered" } else { "queued" };
         let value = format!("{value}, {} {rest}", count(queued + not_delivered));
         return Goal::new(what, wanted, GoalResult::Unknown(value));
@@ -1030,7 +1037,7 @@ mod tests {
             (1, None),
             (2, Some([1000.0, 999.0])),
             (10, Some([1000.0, 991.0])),
-            // A tenth of 20 s is two seconds. The first two have 1,000 and 999 messages, so their mean is 999.5.
+            // A tenth of 20 s is 2 s. The first two seconds have 1,000 and 999 messages, so their mean is 999.5.
             (20, Some([999.5, 981.5])),
         ] {
             assert_eq!(accept_rates(&falling(seconds)), expected, "{seconds} s");

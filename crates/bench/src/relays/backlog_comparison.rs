@@ -1,4 +1,4 @@
-//! Backlogs of several relays, one relay after the other, in one table.
+//! Runs the scenario `backlog` with several relays, one after the other, and reports them in the same tables.
 use super::backlog::{self, BacklogOptions, BacklogResults, DrainPhase, FillPhase, MeasuredBacklog, RelayUse};
 use super::scenario::{ScenarioOptions, ScenarioRun};
 use crate::engine::{
@@ -23,7 +23,7 @@ pub fn compare(options: &BacklogOptions, relays: &[Relay]) -> Result<TextReport>
     relays.iter().try_for_each(backlog::check)?;
     let scenario = ScenarioRun::prepare(&options.scenario)?;
     // Run each relay only once, because a run takes minutes. The runner shows no progress, because each run shows its
-    // own.
+    // own progress.
     let plan = RunPlan { compared: relays.len(), rounds: 1, order: RoundOrder::Fixed, live: LiveMode::Off };
     let comparison = BacklogComparison { options, scenario: &scenario };
     let results = engine::run_all(&comparison, relays.to_vec(), plan, &|| scenario.is_stopped());
@@ -90,7 +90,8 @@ fn report(results: &Results, options: &BacklogOptions) -> TextReport {
     })
 }
 
-/// Shows at which rate each relay accepted mail while its queue grew, and how long its restart took.
+/// Builds the table that shows at which rate each relay accepted mail while its queue grew, and how long its restart
+/// took.
 fn filled(results: &Results) -> Table {
     let fill = |figure: fn(FillPhase) -> f64| move |run: &MeasuredBacklog| run.results.fill.map(figure);
     let used = |figure: fn(RelayUse) -> Option<u64>| {
@@ -112,7 +113,7 @@ fn filled(results: &Results) -> Table {
     engine::table(&results.contestants, &columns, &["durability", "disk then", "stopped"])
 }
 
-/// Shows how each relay delivered its queue when the next hop was back.
+/// Builds the table that shows how fast each relay delivered its queue when the next hop was back.
 fn delivered(results: &Results, options: &BacklogOptions) -> Table {
     let drain = |figure: fn(DrainPhase) -> Option<f64>| move |run: &MeasuredBacklog| figure(run.results.drain?);
     let mut columns = vec![

@@ -15,8 +15,8 @@ use mailrun_process::live::LiveMode;
 use mailrun_text::numbers::{count, rate, seconds};
 use std::path::Path;
 
-/// Maximum number of messages of a run under strace, which slows the relay down: 100 messages take
-/// about a tenth of a second.
+/// Maximum number of messages in a run under strace. The number is low because strace slows the relay down: 100
+/// messages take about a tenth of a second.
 const TRACED_MESSAGES: u64 = 1_000;
 
 #[derive(Clone, Debug)]
@@ -65,7 +65,7 @@ pub(super) fn run_all(options: &RelayComparisonOptions, scenario: &ScenarioRun) 
         compared: cases.len(),
         rounds: options.rounds,
         order: options.order,
-        // The runner shows no progress, because each run is a bench that shows its own.
+        // The runner shows no progress, because each run is a bench, which shows its own progress.
         live: LiveMode::Off,
     };
     let mut results = engine::run_all(&comparison, cases, plan, &|| scenario.is_stopped());

@@ -1,5 +1,5 @@
-//! Fresh mail: messages at a steady rate while a relay delivers its backlog. Their latency shows
-//! how long a user's mail takes if the user sends it during that time.
+//! Sends fresh mail: messages at a steady rate while a relay delivers its backlog. Their latency shows how long a
+//! message takes if a user sends it during that time.
 use super::goals::{Goal, GoalResult};
 use super::scenario::RECIPIENTS;
 use crate::engine::{TimedChild, shown};
@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Time limit for the source to finish the messages that it has begun, once it is asked to stop.
+/// Time that the source has, after it is asked to stop, to finish the messages that it has begun.
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A source that sends new mail to the relay while the relay delivers its backlog. The source's own run ID lets the
@@ -54,7 +54,7 @@ impl FreshMail {
         Ok(Self { run, source: TimedChild::start(command)?, record, sink })
     }
 
-    /// Ends the source, and waits until its messages have arrived or no more arrive.
+    /// Ends the source, and waits until all its messages have arrived or no more arrive.
     ///
     /// # Errors
     /// Returns an error if the source left no record, or if the sink does not answer.

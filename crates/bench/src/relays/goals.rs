@@ -1,4 +1,4 @@
-//! Targets of a scenario: the wanted value, the measured value, and PASS, FAIL or INCONCLUSIVE.
+//! Targets of a scenario. Each target has a wanted value, a measured value, and the verdict PASS, FAIL or INCONCLUSIVE.
 use crate::engine::{Conclusion, Defects, MedianRange, TextReport};
 use mailrun_text::numbers::counted;
 use mailrun_text::table::{Align, Table};
@@ -18,7 +18,8 @@ pub(super) enum GoalResult {
     Missed(String),
     /// Mail is missing or was changed, so the run failed and its other figures do not count.
     Unaccounted(String),
-    /// The target could not be judged. The text says why, for example `stopped before`.
+    /// The target could not be judged. The text says why, for example `stopped before` if the user stopped the scenario
+    /// too early.
     Unknown(String),
 }
 

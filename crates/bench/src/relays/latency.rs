@@ -36,8 +36,8 @@ pub struct SustainedLimits {
     /// growing queue.
     pub max_delay: Duration,
     pub max_delay_share: f64,
-    /// Minimum ratio of messages that the source sent in a step to messages that were due. The source sends fewer if
-    /// the relay falls behind, because then all sessions are waiting for replies.
+    /// Minimum share of the messages due in a step that the source must have sent. The source sends fewer if the relay
+    /// falls behind, because then all sessions are waiting for replies.
     pub min_sent: f64,
 }
 
@@ -48,7 +48,7 @@ impl Default for SustainedLimits {
 }
 
 impl SustainedLimits {
-    /// Returns how long after the end of a step the last delivery may come.
+    /// Returns the maximum time from the end of a step of `step_s` seconds until its last delivery.
     fn delay_s(&self, step_s: f64) -> f64 {
         step_s * self.max_delay_share + self.max_delay.as_secs_f64()
     }
@@ -85,10 +85,11 @@ pub struct LatencyOptions {
     pub arrival: Arrival,
     /// The rounds run at this share of the highest sustained rate.
     pub share: f64,
-    /// Duration of each round of the measurement.
+    /// Duration of each round in which the latency is measured.
     pub length: Duration,
     pub rounds: u32,
-    /// Upper limit for the p99 of the time until acceptance. The median of the rounds' p99 is compared with it.
+    /// Target for the p99 of the time until acceptance. Each round has its p99, and the median of these must be below
+    /// the target.
     pub accept_p99: Option<Duration>,
 }
 
@@ -216,8 +217,9 @@ fn open(rate_per_s: f64, arrival: Arrival, length: Duration) -> Workload {
     }
 }
 
-/// Searches for the highest rate that the relay sustains, with one step for each rate. `measure` runs a step. It
-/// returns the delivered rate and whether the step's rate was sustained, or `None` if the user asked to stop.
+/// Searches for the highest rate that the relay sustains, with one step for each rate. The caller's `measure` runs a
+/// step and returns the delivered rate and whether the relay sustained the step's rate. It returns `None` if the user
+/// asked to stop.
 fn search(
     step: Duration,
     steps: u32,
@@ -230,8 +232,9 @@ fn search(
         exceed_ratio: 0.0,
         width: PRECISION,
         min_messages: 0.0,
-        // After this time, the search starts no more steps. It first runs a closed loop for the length of a step, so
-        // the last step starts after `steps` × `step_s`. The limit is half a step later to allow for rounding errors.
+        // After this time, the search starts no more steps. Before the first step, it runs a closed loop for the length
+        // of a step, so the last step starts after `steps` × `step_s`. The limit is half a step later to allow for
+        // rounding errors.
         time_limit_s: step_s * (f64::from(steps) + 0.5),
         coarse_levels: 0,
         ..SearchSettings::default()
@@ -456,8 +459,8 @@ mod tests {
 
     #[test]
     fn a_rate_is_sustained_if_nothing_is_left_when_it_is_over() {
-        // The sample sends 200,000 messages in 4 s. These are all that are due at 50,000/s, but at 60,000/s, 240,000
-        // would be due. The last message is accepted after 3.7 s, so acceptance never falls behind.
+        // The sample sends 200,000 messages in 4 s. At 50,000/s, no more messages are due, but at 60,000/s, 240,000
+        // messages would be due. The last message is accepted after 3.7 s, so acceptance never falls behind.
         assert_eq!(row(50_000.0, 4.2, 1.0).verdict, SUSTAINED);
         assert_eq!(row(50_000.0, 4.4, 1.0).verdict, "the queue grew");
         assert_eq!(row(60_000.0, 4.0, 1.0).verdict, "not all was sent");

@@ -13,15 +13,17 @@ pub(super) struct RelayMeasurement {
     /// Milliseconds of CPU time of all processes of the relay per 1,000 messages. `None` if the
     /// relay's processes could not be observed.
     pub(super) cpu_ms_per_1000: Option<f64>,
-    /// Bytes per message that the kernel charged to the relay's processes for their writes, in whole pages or folios.
+    /// Bytes per message that the kernel charged to the relay's processes for their writes. The kernel charges whole
+    /// pages or folios.
     pub(super) written_per_message: Option<f64>,
     /// Bytes per message that were written to the disk, including the writes of all other processes on the host.
     pub(super) disk_per_message: Option<f64>,
     pub(super) max_rss_bytes: Option<u64>,
     pub(super) accepted: Option<LatencyMs>,
-    /// Latency until a mailbox server announced the message to the sink. `None` if the sink watched no mailboxes.
+    /// Latency until the mailbox server told the sink about the message, for example during IMAP IDLE. `None` if the
+    /// sink watched no mailboxes.
     pub(super) announced: Option<LatencyMs>,
-    /// Time until messages were delivered, which for mailboxes is when they could be read.
+    /// Latency until the message was delivered. A message in a mailbox is delivered when the sink can read it.
     pub(super) delivered: Option<LatencyMs>,
     pub(super) flaws: RunFlaws,
 }
@@ -60,8 +62,8 @@ impl RelayMeasurement {
     }
 }
 
-/// Describes what went wrong in a run. Returns `None` if every message was delivered exactly once, apart from what the
-/// thresholds allow.
+/// Describes what went wrong in a run. Returns `None` if every message was delivered exactly once. Failures for which a
+/// threshold is set do not count, because the threshold judges them.
 fn fault(record: &Record, messages: u64) -> Option<String> {
     let ledger = &record.ledger;
     let number = |field: Option<u64>| field.unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Operates a running relay of the scenario as an administrator does: reads its HTTP status, and
-//! gives it orders through its control socket.
+//! Operates a running relay of the scenario as an administrator does: reads its status over HTTP, and gives it orders
+//! with `mailrun queue`, which uses the relay's control socket.
 use anyhow::{Context, Result, bail};
 use mailrun_process::http_client::{Bytes, HttpClient};
 use std::path::Path;
@@ -22,7 +22,7 @@ impl RelayStatusClient {
         HttpClient::new(address, RESPONSE_TIMEOUT, MAX_RESPONSE_BYTES).map(Self)
     }
 
-    /// Returns true if the relay listens and has loaded the queue of its previous run.
+    /// Returns true if the relay listens and has loaded the queue that it had when it was stopped.
     pub(super) fn is_ready(&self) -> bool {
         self.body_of("/ready").is_some()
     }

@@ -66,7 +66,8 @@ fn has_mailboxes(contestant: &RelayContestant) -> bool {
     contestant.runs.iter().filter_map(ComparedRun::sound).any(|run| run.announced.is_some())
 }
 
-/// Shows how long mail took until it was announced and until it could be read, for servers that deliver to mailboxes.
+/// Builds the table for servers that deliver to mailboxes. It shows how long a message took until the server announced
+/// it to the sink, and until the sink could read it.
 fn mailboxes(results: &RelayResults) -> Table {
     let columns = [
         Column::words("mailboxes", |contestant| contestant.name.clone()),
@@ -78,7 +79,8 @@ fn mailboxes(results: &RelayResults) -> Table {
     engine::table(results.contestants.iter().filter(|contestant| has_mailboxes(contestant)), &columns, &[])
 }
 
-/// Shows the latencies until acceptance and until delivery, for servers that forward mail to the sink.
+/// Builds the table for servers that forward mail to the sink. It shows the latencies until acceptance and until
+/// delivery.
 fn times(results: &RelayResults) -> Table {
     let columns = [
         Column::words("relay", |contestant| contestant.name.clone()),

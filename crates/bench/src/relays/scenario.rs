@@ -1,5 +1,5 @@
-//! Common parts of the scenarios: the directory, the shape of the load, and running one bench after
-//! another until the user presses Ctrl-C.
+//! Common parts of the scenarios: the directory for their files, the shape of the load, and the code that runs one
+//! bench after another until the user presses Ctrl-C.
 use crate::BenchOutcome;
 use crate::directory::RunDirectory;
 use crate::engine::{BenchFigures, COMPARISON_FILE, ComparedRun, RunTurn, TextReport};
@@ -46,8 +46,8 @@ impl LoadShape {
         PartyOptions::default().with("reuse", self.reuse.unwrap_or(0))
     }
 
-    /// Describes the load for these relays, for example `messages of 400 B over 100 sessions to 5
-    /// domains, connections reused`.
+    /// Describes the load for the titles of reports, for example `messages of 400 B over 100 sessions to 5 domains,
+    /// connections reused`. If all relays deliver to mailboxes, it says `mailboxes` instead of `5 domains`.
     pub(super) fn description(&self, relays: &[Relay]) -> String {
         let pipelining = match self.pipelining {
             Pipelining::Off => "",
@@ -87,7 +87,7 @@ pub(crate) struct ScenarioRun {
 }
 
 impl ScenarioRun {
-    /// Creates the directory and starts to watch for SIGINT and SIGTERM.
+    /// Creates the scenario's directory, and starts to watch for SIGINT and SIGTERM.
     pub(crate) fn prepare(options: &ScenarioOptions) -> Result<Self> {
         let program = own_program()?;
         let directory = RunDirectory::create(options.out.as_deref(), &options.name, jiff::Timestamp::now())?;
@@ -136,7 +136,7 @@ impl ScenarioRun {
         self.run(bench).filter(|_| !self.is_stopped())
     }
 
-    /// Makes a run of a comparison and prints a line with its result. Returns `None` if the user stopped it.
+    /// Makes a run of a comparison and prints a line with its result. Returns `None` if the user stopped the run.
     pub(crate) fn run_compared<M: BenchFigures>(
         &self,
         bench: BenchOptions,

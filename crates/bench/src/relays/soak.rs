@@ -19,15 +19,16 @@ pub struct SoakOptions {
     pub relay: Relay,
     pub shape: LoadShape,
     pub messages: u64,
-    /// Messages per second in an open loop. `None` means a closed loop, as fast as the relay accepts messages.
+    /// Messages per second in an open loop. `None` means a closed loop, which sends as fast as the relay accepts
+    /// messages.
     pub rate_per_s: Option<f64>,
     /// Maximum growth of the relay's memory, or `None` if the memory is not judged.
     pub memory_growth: Option<MemoryGrowth>,
     pub max_idle_spool_bytes: Option<u64>,
 }
 
-/// Growth that the memory target allows: the peak in the last nine tenths may be at most the peak
-/// in the first tenth × `factor` + `allowance_bytes`.
+/// Growth of the relay's memory that the target allows. The peak after the first tenth of the messages may be at most
+/// `factor` times the peak in the first tenth, plus `allowance_bytes`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MemoryGrowth {
     pub factor: f64,
@@ -195,7 +196,7 @@ mod tests {
 
     #[test]
     fn the_first_tenth_ends_with_the_second_in_which_it_was_full() {
-        // The sample accepts 20,000 of its 200,000 messages in second 0, which is a tenth.
+        // The sample accepts 20,000 of its 200,000 messages in second 0, so the first tenth ends with this second.
         let record = sample::relayed();
         assert_eq!(first_tenth_end_ns(&record.series, 7), Some(1_000_000_007));
         assert_eq!(first_tenth_end_ns(&[], 7), None);

@@ -1,17 +1,18 @@
-//! Chooses the number of messages that each contestant sends in a round. The fastest contestant should take 0.25 to 0.5
-//! s. If a slow contestant would leave too little time for enough rounds, all contestants send fewer messages.
+//! Chooses the number of messages that each contestant sends in a round. The fastest contestant should take 0.25 to
+//! 0.5 s. If a slow contestant would leave too little time for enough rounds, all contestants send fewer messages.
 use std::time::Duration;
 
-/// Time in seconds that the fastest contestant should take in a round.
+/// Time in seconds that the fastest contestant should take in a round. It is near the middle of `RIGHT_S`, so that a
+/// number of messages chosen for this time is right even if the next run is a little faster or slower.
 const GOAL_S: f64 = 0.36;
-/// Range in seconds in which the fastest contestant's time in a round should be.
+/// Range in seconds of the fastest contestant's time in a round that the calibration accepts.
 const RIGHT_S: std::ops::RangeInclusive<f64> = 0.25..=0.5;
 /// The calibration makes rounds so short that this many fit into half of the comparison's time. They include the rounds
 /// that a verdict needs, and the first block of rounds, which is a warm-up and does not count.
 const ROUNDS: f64 = 24.0;
-/// Accepted range of a ratio: half of the comparison's time, divided by the time of `ROUNDS` rounds. If the ratio is
-/// smaller, the calibration tries shorter rounds. If the ratio is larger and the fastest contestant takes less than
-/// `RIGHT_S`, it tries longer rounds.
+/// The calibration divides half of the comparison's time by the time that `ROUNDS` rounds would take, and accepts
+/// ratios in this range. If the ratio is smaller, it tries shorter rounds. If the ratio is larger and the fastest
+/// contestant takes less time than `RIGHT_S`, it tries longer rounds.
 const FITS: std::ops::RangeInclusive<f64> = 0.7..=1.5;
 /// The calibration raises the number of messages at most by this factor from one run to the next. A short run consists
 /// mostly of startup, which hides how long each message takes, so a larger step would be a guess.
@@ -19,11 +20,11 @@ const MAX_FACTOR: f64 = 20.0;
 const MAX_MESSAGES: u64 = 1_000_000;
 /// Messages in the calibration's first run. They are few because some contestants take a tenth of a second for each.
 const FIRST_MESSAGES: u64 = 20;
-/// A run that takes this many times longer than expected is killed, but never before `MIN_LIMIT`.
+/// The bench kills a run that takes this many times longer than expected, but not before `MIN_LIMIT` has passed.
 const LIMIT_FACTOR: f64 = 10.0;
 const MIN_LIMIT: Duration = Duration::from_secs(10);
 
-/// The next number of messages to try, or `Done` if the last number is right.
+/// Result of a step: the next number of messages to try, or `Done` if the number that was tried last is right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Calibration {
     Try(u64),
@@ -37,8 +38,8 @@ pub(super) struct RoundTimes {
     pub(super) budget_s: f64,
 }
 
-/// Returns the number of messages of the first run. There is at least one for each session, unless the user wants
-/// fewer.
+/// Returns the number of messages of the first run. Each session sends at least one message, unless the user wants
+/// fewer messages.
 pub(super) fn first_messages(requested_count: Option<u64>, sessions: u32) -> u64 {
     let first_count = FIRST_MESSAGES.max(sessions.into());
     requested_count.map_or(first_count, |count| count.min(first_count))
@@ -62,8 +63,8 @@ pub(super) fn next_step(requested_count: Option<u64>, sessions: u32, messages: u
     if next == messages { Calibration::Done } else { Calibration::Try(next) }
 }
 
-/// Returns the time limit for a contestant's run of `messages` messages. The limit follows from `last_run`, the number
-/// of messages and the duration of the contestant's previous run.
+/// Returns the time limit for a contestant's run of `messages` messages. The limit is computed from the number of
+/// messages and the duration of the contestant's previous run (`last_run`).
 pub(super) fn time_limit(last_run: Option<(u64, Duration)>, messages: u64) -> Duration {
     let Some((previous_count, elapsed)) = last_run else { return MIN_LIMIT };
     let growth = (messages as f64 / previous_count.max(1) as f64).max(1.0);

@@ -9,12 +9,12 @@ use std::path::Path;
 use std::process::Command;
 use std::str::FromStr;
 
-/// Placeholders that a command must contain. Without them the command cannot send the right number
-/// of messages to the sink.
+/// Placeholders that a command must contain. Without them, the command would not know where to send mail and how many
+/// messages to send.
 const REQUIRED: [&str; 2] = ["{port}", "{messages}"];
 const MAX_NAME: usize = 40;
 
-/// Schemes of brokers, which are measured by `mailrun mades`.
+/// Schemes of AMQP brokers. Rounds speak only SMTP, so the error about such a contestant refers to `mailrun mades`.
 const AMQP_SCHEMES: [&str; 2] = ["amqp://", "amqps://"];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,7 +63,8 @@ impl LiveCase {
         Self { name: "mailrun source".to_owned(), work: LiveWork::OwnSource }
     }
 
-    /// Returns a copy with another name, to compare the contestant with itself. This shows the noise of the host.
+    /// Returns a copy of the contestant with another name. Both do the same work, so comparing them shows the noise of
+    /// the host.
     pub fn again(&self) -> Self {
         Self { name: format!("{} again", self.name), work: self.work.clone() }
     }
@@ -101,8 +102,8 @@ impl LiveCase {
         }
     }
 
-    /// Returns the address to which the contestant sends. `None` for a scenario, which may send to several addresses,
-    /// and for a host name that cannot be resolved.
+    /// Returns the address to which the contestant sends. Returns `None` for a scenario, which may send to several
+    /// addresses, and for a host name that cannot be resolved.
     pub(super) fn target(&self, sink: Option<SocketAddr>) -> Option<SocketAddr> {
         match &self.work {
             LiveWork::Command(_) | LiveWork::OwnSource => sink,

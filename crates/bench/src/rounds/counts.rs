@@ -13,7 +13,7 @@ use std::time::Duration;
 /// Number of messages in the longer of the two runs in which costs are counted. The shorter run sends one message. So
 /// the difference between the two is the cost of 100 messages, without the cost of the startup.
 const MESSAGES: u64 = 101;
-/// Each kind of cost is counted this many times. If the results differ, they are reported as not exact.
+/// Each kind of cost is counted this many times. If the results differ, the report says that they are not exact.
 const RUNS: usize = 2;
 /// Time limit for a counted run. strace slows the load generator down, so the limit is generous.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -21,8 +21,8 @@ const LIMIT: Duration = Duration::from_secs(120);
 const CALLS: [&str; 2] = ["system calls a message", "syncs a message"];
 const BYTES: [&str; 2] = ["bytes sent a message", "bytes received a message"];
 
-/// Each kind of cost yields two figures per message, such as bytes sent and bytes received. The figures are the
-/// difference between two runs, one with a single message and one with `MESSAGES`.
+/// Kind of cost that is counted. Each kind yields two figures per message, such as bytes sent and bytes received. They
+/// are computed from the difference between two runs, one with a single message and one with `MESSAGES`.
 #[derive(Clone, Copy, Debug)]
 enum CountingWay<'o> {
     Calls(&'o Path),
@@ -44,7 +44,8 @@ impl CountingWay<'_> {
         }
     }
 
-    /// Divides the difference between the runs by the number of additional messages. `None` if a run was not counted.
+    /// Divides the difference between the two runs by the number of additional messages. Returns `None` if the costs of
+    /// a run were not counted.
     fn per_message(self, one: &RoundRun, many: &RoundRun) -> Option<[f64; 2]> {
         match self {
             Self::Calls(_) => {
@@ -100,8 +101,8 @@ impl Counting<'_, '_> {
         }
     }
 
-    /// Counts one kind of cost `RUNS` times. Returns the values of its first figure per message, such as system calls,
-    /// and of its second, such as syncs. Both lists are empty if a run failed or the user stopped it.
+    /// Counts one kind of cost `RUNS` times. Returns a list of values for each of the two figures per message, for
+    /// example for system calls and for syncs. Both lists are empty if a run failed or the user stopped it.
     fn figures_per_message(&mut self, case: &LiveCase, way: CountingWay<'_>) -> [Vec<f64>; 2] {
         let mut figures = [Vec::new(), Vec::new()];
         for _ in 0..RUNS {

@@ -31,10 +31,11 @@ pub use round_sink::RoundSinkPlace;
 use std::cell::RefCell;
 use std::time::Duration;
 
-/// The calibration tries at most this many numbers of messages. Then the rounds use the next number untried.
+/// The calibration tries at most this many numbers of messages. If none of them is right, the rounds use the number
+/// that the calibration would have tried next.
 const MAX_CALIBRATION_STEPS: usize = 6;
-/// Time limit for the first run of a scenario. Later runs have a limit that follows from the duration of the run
-/// before.
+/// Time limit for a contestant's first run of a scenario. The limit of a later run is computed from the duration of the
+/// previous run.
 const SCENARIO_LIMIT: Duration = Duration::from_secs(3_600);
 /// Minimum number of rounds for a verdict on scenarios. It is low because their runs take minutes.
 const SCENARIO_MIN_ROUNDS: usize = 6;
@@ -49,10 +50,10 @@ pub struct RoundsOptions {
     pub message_bytes: u64,
     /// Recipient of the mail, for contestants that are servers.
     pub to: Option<String>,
-    /// Sink that counts deliveries. Without a sink only acceptance by the servers is measured.
+    /// Sink that counts deliveries. Without a sink, the comparison measures only how the servers accept mail.
     pub sink: Option<RoundSinkPlace>,
-    /// Number of messages that each contestant sends in a round. `None` means a number for which the fastest contestant
-    /// takes 0.25 to 0.5 s.
+    /// Number of messages that each contestant sends in a round. If it is `None`, the calibration chooses a number for
+    /// which the fastest contestant takes 0.25 to 0.5 s.
     pub messages: Option<u64>,
     pub rounds: usize,
     /// Time limit after which no new round starts.
@@ -150,7 +151,7 @@ impl Comparison for LiveComparison<'_> {
         Ok(self.run_once(turn.case, case, turn, false))
     }
 
-    /// Builds the progress line: the round, the elapsed share of the time, and the ratios so far.
+    /// Builds the progress line: the round, the share of the comparison that is done, and the ratios so far.
     fn line(&self, contestants: &[LiveContestant], run: &NextRun<'_>) -> LiveLine {
         let (planned, counted) = (self.options.rounds, run.schedule.counted());
         let spent_share = run.began.elapsed().as_secs_f64() / self.options.budget.as_secs_f64();
@@ -219,13 +220,13 @@ impl<'o> LiveComparison<'o> {
     /// no contestant succeeded.
     fn warm_up_round(&self, contestants: &mut [LiveContestant], turns: &mut RunTurns<'_>) -> Option<RoundTimes> {
         // If load generators are compared, wait after each run, because a load generator may send more messages than it
-        // should. Do not wait if servers are compared, because mailrun's own source never sends too many.
+        // should. If servers are compared, do not wait, because mailrun's own source never sends too many messages.
         let is_thorough = self.options.kind() == LiveKind::Source;
         let mut times = Vec::new();
         for (place, contestant) in contestants.iter_mut().enumerate() {
             let mut fault = None;
-            // Repeat a failed run of the warm-up once, unless the program is missing or hangs, because it would then
-            // fail again.
+            // Repeat a failed run of the warm-up once. But if the program is missing or hangs, do not repeat the run,
+            // because it would fail again.
             for _ in 0..2 {
                 if contestant.failure.is_some() || (turns.is_stopped)() {
                     break;

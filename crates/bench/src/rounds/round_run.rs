@@ -17,7 +17,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// Interval at which the sink's count is checked while a contestant runs.
+/// Interval at which the bench checks, while a contestant runs, whether the sink has received too many messages.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 /// Number of messages that a contestant may send beyond its load before the bench kills it.
 const MAX_EXCESS: u64 = 1_000;
@@ -58,7 +58,8 @@ pub(super) struct RoundRuns {
     sink: Option<RefCell<RoundSink>>,
     to: Option<String>,
     directory: TempDir,
-    /// The sink's count after the previous run, to notice messages that arrive late.
+    /// Number of messages that the sink had received after the previous run. If the number has grown before the next
+    /// run, messages have arrived late.
     last: Cell<Option<u64>>,
 }
 
@@ -143,8 +144,8 @@ impl RoundRuns {
         Ok(ended.map(|(status, costs)| (status, costs, child)))
     }
 
-    /// Counts the messages at the sink after a run. Describes the fault if the sink received a wrong number of
-    /// messages.
+    /// Counts the messages that the sink has received in a run. Returns a description of the fault if their number is
+    /// wrong.
     fn count_fault(&self, before: u64, case: &RoundCase<'_>) -> Result<Option<String>> {
         let Some(sink) = &self.sink else { return Ok(None) };
         let sink = sink.borrow();
@@ -208,8 +209,8 @@ impl RoundRuns {
         };
         let miscount = self.count_fault(before, case)?;
         let figures = self.figures(case, &costs, &record);
-        // If a server refused mail, the source's record says why. Report that reason, because the exit status does not
-        // tell it.
+        // If a server refused mail, the source's record says why. Report this reason instead of the exit status, which
+        // says less.
         let is_explained = case.contestant.kind() == LiveKind::Server && record.exists() && figures.is_err();
         if !status.success() && !is_explained {
             return Ok(Some(RoundRun::faulty(format!("{:#}", child.exit_error(status)))));
@@ -241,7 +242,7 @@ fn figure(name: &str, gain: Gain, value: f64) -> RunFigure {
 }
 
 /// Returns the median and the p99 of the time until messages reached a stage, such as delivery. The list is empty if no
-/// message reached it.
+/// message reached the stage.
 fn times(record: Option<&Record>, stage: Stage) -> Vec<RunFigure> {
     let row = record.and_then(|record| record.stage(stage).filter(|row| row.count > 0));
     let Some(times) = row.and_then(|row| row.latency_ms) else { return Vec::new() };

@@ -13,11 +13,11 @@ use tempfile::TempDir;
 
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// If no message arrives for this long, a load generator is considered finished. The pause must be longer than a
-/// quarter of a second, the interval at which the sink updates its count.
+/// If no message arrives for this long, the bench assumes that a load generator sends no more. This time must be longer
+/// than a quarter of a second, the interval at which the sink updates its count.
 const QUIET_TIMEOUT: Duration = Duration::from_millis(1000);
-/// If no message arrives for this long, a server is considered finished. The pause is longer than for load generators,
-/// because a server may wait before it retries a delivery.
+/// If no message arrives for this long, the bench assumes that a server delivers no more. This time is longer than for
+/// load generators, because a server may wait before it retries a delivery.
 const SERVER_QUIET_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,5 +1,5 @@
-//! Counts the bytes that a contestant and its server exchange. A proxy forwards each connection and counts all bytes
-//! that either side passes to TCP.
+//! Counts the bytes that a contestant and its server exchange. A proxy forwards each connection, and counts all bytes
+//! that either side sends over TCP.
 //!
 //! ```text
 //! contestant ── sent ─→ WireCounter ─→ server        bytes are counted when they are read from the sender
@@ -65,7 +65,7 @@ impl WireCounter {
         self.address
     }
 
-    /// Waits until all connections have ended, and returns the bytes that both sides have sent in the run.
+    /// Waits until all connections have ended, and returns how many bytes each side has sent in the run.
     ///
     /// # Errors
     /// Returns an error if a connection failed, because the counts are then incomplete.
@@ -138,8 +138,8 @@ fn copy(mut from: &TcpStream, mut to: &TcpStream, count: &AtomicU64) -> std::io:
                 is_taken = is_taken && to.write_all(&buffer[..length]).is_ok();
             }
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            // A reset means that the sender closed the connection before it had read everything, so it sends no more
-            // bytes.
+            // A reset means that the sender closed the connection before it had read everything. So the sender sends no
+            // more bytes.
             Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => break,
             Err(error) => return Err(error),
         }

@@ -1,5 +1,5 @@
-//! Merges the results of several machines into one run. Each machine has sent one part of the load. Combines the
-//! records and the ledgers of the sources with the arrivals at the sinks, and gives one verdict on the whole load.
+//! Merges the results of several machines into one run. Each machine has sent one part of the load. The merge combines
+//! the records and the ledgers of the sources with the arrivals at the sinks, and gives one verdict on the whole load.
 //!
 //! ```text
 //! run.json + ledger of each part ─→ parts ─→ union of records, of ledgers ─┐
@@ -31,13 +31,13 @@ pub struct MergeOptions {
     pub sinks: Vec<String>,
     /// Directory for the result, or `None` for a new directory under `mailrun-results/`.
     pub out: Option<PathBuf>,
-    /// Name of the merged run, or `None` to use the name that the parts have.
+    /// Name of the merged run, or `None` to use the name in the records of the parts.
     pub name: Option<String>,
     /// Thresholds that the merged run must meet in addition to the thresholds of its parts.
     pub thresholds: Vec<Threshold>,
 }
 
-/// Merges parts into a run and writes the run's files.
+/// Merges the parts of a load into a run, and writes the run's files.
 ///
 /// # Errors
 /// Returns an error if no part can be read, if the parts belong to different plans or runs, or if a
@@ -84,7 +84,7 @@ fn run_record(options: &MergeOptions, name: String, mut parts: Parts, arrived: O
         ..merged
     };
     // The source of each part parsed these thresholds before its run. If a threshold cannot be parsed now, somebody has
-    // edited the part's record. Report the parse error as a reason of the merged verdict.
+    // edited the part's record. In that case, report the parse error as a reason of the merged verdict.
     let read = |text: &String| Threshold::parse(text, RunProtocol::Smtp);
     let (planned, unreadable): (Vec<_>, Vec<_>) = parts.plan.thresholds.iter().map(read).partition(Result::is_ok);
     reasons.extend(unreadable.into_iter().filter_map(Result::err).map(parts::threshold_reason));

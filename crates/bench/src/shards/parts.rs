@@ -1,4 +1,4 @@
-//! Reads the directories in which the parts of a load wrote their results. Reads one directory after another, so that a
+//! Reads the directories with the results of the parts of a load. The directories are read one after another, so that a
 //! thousand parts need no more memory than one.
 pub(super) use crate::stored::read_run as read_record;
 use anyhow::{Context, Result, bail, ensure};
@@ -19,12 +19,14 @@ use std::path::{Path, PathBuf};
 
 /// Memory limit for a merged ledger. With one bit per message and recipient, 512 MiB have room for 4 billion messages.
 pub(super) const MAX_LEDGER_BYTES: usize = 512 << 20;
-/// Maximum delay of a source in seconds. If a source begins later, the server did not get the load that was planned.
+/// Maximum delay of a source in seconds. If a source begins later than this after its planned start, the server did not
+/// get the load that was planned.
 const MAX_LATE_S: f64 = 1.0;
-/// Maximum number of names that a message to the user lists. For the other names, the message only says how many there
-/// are.
+/// Maximum number of names that a message to the user lists. If there are more names, the message says how many others
+/// there are.
 const MAX_NAMED: usize = 10;
-/// Names of the file with the ledger: `mailrun bench` writes the first, `mailrun source` and `mailrun sink` the second.
+/// Possible names of the file with the ledger. `mailrun bench` writes the first, `mailrun source` and `mailrun sink`
+/// write the second.
 const LEDGER_FILES: [&str; 2] = ["source.ledger", "ledger"];
 
 pub(super) struct Parts {
@@ -35,7 +37,7 @@ pub(super) struct Parts {
     /// Units that the server answered 250, merged from the ledgers of all parts. A unit is a message for one recipient.
     pub(super) units: Ledger,
     /// Ranges of message numbers, one for each part that was read. Arrivals with other numbers belong to missing parts
-    /// and are left out. `None` if no part is missing.
+    /// and do not count. `None` if no part is missing.
     pub(super) numbers: Option<Vec<Range<u64>>>,
     /// The record of each part, without its long lists, which would take much memory.
     pub(super) summaries: Vec<Record>,
@@ -97,8 +99,9 @@ impl ReadPart {
     }
 }
 
-/// Reads the three ledgers of a source or a sink: units that were accepted from the source or that arrived at the sink,
-/// units that bounced, and units that arrived only under other addresses. A source fills only the first ledger.
+/// Reads the three ledgers of a source or a sink. The first contains the units that the server accepted from the source
+/// or that arrived at the sink. The second contains units that bounced, and the third contains units that arrived only
+/// under other addresses. A source fills only the first ledger.
 pub(super) fn read_ledger(directory: &Path) -> Result<[Ledger; 3]> {
     let path = LEDGER_FILES.iter().map(|name| directory.join(name)).find(|path| path.exists());
     let path = path.context("it has no ledger")?;
@@ -241,8 +244,8 @@ pub(super) fn named(names: impl ExactSizeIterator<Item = String>) -> String {
 
 pub(super) struct SinkHostClock {
     pub(super) sink: String,
-    /// Boot ID of the sink's host. Each source names a sink by this ID when it compares their clocks. The ID is empty
-    /// if an older version wrote the sink's record, and the clock error is then unknown.
+    /// Boot ID of the sink's host. A source that has compared its clock with the sink's clock names the sink by this ID
+    /// in its record. The ID is empty if an older version wrote the sink's record, and the clock error is then unknown.
     pub(super) boot: String,
 }
 

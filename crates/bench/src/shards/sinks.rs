@@ -46,8 +46,8 @@ impl Sinks {
         Ok(Self(places.iter().map(open).collect::<Result<_>>()?))
     }
 
-    /// Waits until everything that was accepted has arrived, or until nothing new arrives. Then
-    /// merges the results of all sinks. Returns `None` if there are no sinks.
+    /// Waits until all accepted messages have arrived, or until no new ones arrive. Then merges the results of all
+    /// sinks. Returns `None` if there are no sinks.
     ///
     /// # Errors
     /// Returns an error if a sink does not answer or its files cannot be read.
@@ -99,8 +99,8 @@ impl Sinks {
             if Some(now) > arrived {
                 arrived = Some(now);
                 quiet_since = Instant::now();
-                // Compare the ledgers, because the counts may be equal although mail is missing. A sink also counts
-                // mail of a part that is not merged here, and mail whose 250 never reached its source.
+                // Compare the ledgers, because the counts may be equal although mail is missing. This is because a sink
+                // also counts mail of a part that is not merged here, and mail whose 250 never reached its source.
                 if account::unsettled(&parts.units, &self.ledgers(run)?) == 0 {
                     return Ok(());
                 }
@@ -164,8 +164,8 @@ impl ArrivalSum {
         self.rewritten.remove(&theirs);
     }
 
-    /// Completes the sum of the sinks' own counts with figures that no single sink knows, such as the number of units
-    /// that arrived at two sinks.
+    /// Adds figures that no single sink knows to the sum of the sinks' own counts, for example the number of units that
+    /// arrived at two sinks.
     fn enter(&self, ledger: &mut LedgerRow) {
         let add = |count: &mut Option<u64>, more: u64| *count = Some(count.unwrap_or_default().saturating_add(more));
         add(&mut ledger.duplicates, self.duplicates);

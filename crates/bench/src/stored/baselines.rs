@@ -1,5 +1,5 @@
-//! Baselines are copies of run records that are stored under a name. Their directory can be
-//! committed to a repository.
+//! A baseline is a set of copies of run records, stored under a name. Users can commit the directory of the baselines
+//! to a repository.
 //!
 //! ```text
 //! mailrun-baselines/NAME/20261123T043000Z-bench/run.json
@@ -157,7 +157,7 @@ fn write_runs(directory: &Path, runs: &[StoredRun]) -> Result<()> {
     Ok(())
 }
 
-/// Deletes a baseline's directory if it contains nothing but run records.
+/// Deletes a baseline's directory. If it contains anything but run records, deletes nothing and returns an error.
 fn remove_runs(directory: &Path) -> Result<()> {
     let cannot =
         |path: &Path, error: &std::io::Error| anyhow::anyhow!("cannot remove {}: {}", path.display(), reason(error));

@@ -12,14 +12,14 @@ use std::path::{Path, PathBuf};
 
 /// Maximum size of a `run.json` that is read. The file of a run that takes a day has about a fifth of this size.
 const MAX_RECORD_BYTES: u64 = 256 << 20;
-/// Length in characters to which a parse error, or a text from a file, is cut for an error message.
+/// Error messages quote at most this number of characters of a parse error or of a text from a file.
 const MAX_MISTAKE_CHARACTERS: usize = 200;
 const MAX_NAMES: usize = 3;
 
 #[derive(Clone, Debug)]
 pub struct StoredRun {
     pub file: PathBuf,
-    /// Path of the run's directory or file, by which error messages and reports identify the run.
+    /// Path of the run's directory or file. Error messages and reports identify the run by it.
     pub name: String,
     pub record: Record,
 }
@@ -37,8 +37,8 @@ pub fn read_runs(path: &Path) -> Vec<Result<StoredRun>> {
     paths.into_iter().map(read).collect()
 }
 
-/// Returns the newest run in a directory of results. The names of results begin with the time, so
-/// the newest one is the last by name.
+/// Returns the newest run in a directory of results. The names of results begin with the time, so the last name in
+/// alphabetical order is the newest.
 ///
 /// # Errors
 /// Returns an error if there is no run or if the newest result consists of several runs.
@@ -100,8 +100,8 @@ pub fn read_report(path: &Path) -> Result<StoredReport> {
     })
 }
 
-/// Reads a file and parses it with `parse`. An error of `parse` is printed after the file's name, so its text must
-/// begin with a verb, as in "is damaged".
+/// Reads a file and parses it with `parse`. Messages show the file's name and then the text of the error that `parse`
+/// returns, so this text must begin with a verb, as in "is damaged".
 fn read_file<T>(file: &Path, parse: impl Fn(&[u8]) -> Result<T, String>) -> Result<T> {
     let file_name = if is_standard_input(file) { "standard input".to_owned() } else { file.display().to_string() };
     let json = read_bytes(file).map_err(|error| anyhow!("cannot read {file_name}: {}", reason(&error)))?;
@@ -173,7 +173,8 @@ fn shown(text: &str) -> String {
     printable(&text.chars().take(MAX_MISTAKE_CHARACTERS).collect::<String>()).into_owned()
 }
 
-/// An error begins with a verb, such as "is damaged", because it is printed after the file's name.
+/// Parses a run record. The text of an error begins with a verb, as in "is damaged", because messages show it after
+/// the file's name.
 fn record_of(json: &[u8]) -> Result<Record, String> {
     let head: RecordHead = serde_json::from_slice(json)
         .map_err(|error| format!("is no run record of mailrun: {}", shown(&error.to_string())))?;

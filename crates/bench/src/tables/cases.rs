@@ -105,9 +105,9 @@ pub struct TableOptions {
     pub order: RoundOrder,
     /// Numbers of parallel sessions. The table has a group of rows for each number.
     pub sessions: Vec<u32>,
-    /// Numbers of recipients per message to measure. The table has a group of rows for each of them.
+    /// Numbers of recipients per message. The table has a group of rows for each number.
     pub recipients: Vec<u32>,
-    /// Time limit for each run, after which the run has failed and its processes are killed.
+    /// Time limit for each run. A run that takes longer has failed, and its processes are killed.
     pub limit: Duration,
     pub live: LiveMode,
 }

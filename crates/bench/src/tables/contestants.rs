@@ -39,7 +39,7 @@ pub(super) fn command(program: &Path, case: &TableCase, messages: u64, to: Socke
     }
     let own: &[&str] = match case.tool {
         SourceTool::GoSmtpSource => &["-resolve-once"],
-        // By default, both tools greet with this host's name, and may refuse to run if that is no valid domain name.
+        // By default, both tools greet with this host's name, and may refuse to run if it is no valid domain name.
         SourceTool::SmtpSource | SourceTool::Mailrun => &["-M", "smtp.example.com"],
         SourceTool::MailrunBusyPoll => &["--busy-poll", "50us", "-M", "smtp.example.com"],
     };

@@ -25,8 +25,8 @@ pub(super) use runs::TableSink;
 ///
 /// # Errors
 ///
-/// Returns an error if none of the sources or none of the sinks is installed. If a program fails or
-/// hangs, the report names it and there is no error.
+/// Returns an error if none of the sources or none of the sinks is installed. A program that fails or hangs causes no
+/// error, but the report names it.
 pub fn run(options: &TableOptions) -> Result<TextReport> {
     let sources = InstalledPrograms::find(&options.tools)?;
     let sinks = InstalledPrograms::find(&options.receivers)?;

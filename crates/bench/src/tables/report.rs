@@ -18,7 +18,8 @@ const RATIOS: [RatioColumn<TableMeasurement>; 2] = [
     RatioColumn::lower("× CPU", |run| Some(run.source.cpu_s())),
 ];
 
-/// The notes `left_out`, which name programs that are not compared, come last below the table.
+/// Builds the report. The notes `left_out`, which name the programs that are not compared, are the last notes below the
+/// table.
 pub(super) fn figures(results: &TableResults, left_out: Vec<String>, options: &TableOptions) -> TextReport {
     let messages = options.messages as f64;
     let mut columns = case_columns();
@@ -68,7 +69,7 @@ pub(super) fn figures(results: &TableResults, left_out: Vec<String>, options: &T
     })
 }
 
-/// Returns the row of smtp-source that this row is compared with, if it was measured.
+/// Returns the row with which this row is compared, if it was measured: smtp-source with the same sink and load.
 fn base<'r>(contestant: &TableContestant, results: &'r TableResults) -> Option<&'r TableContestant> {
     let case = contestant.case.with_tool(SourceTool::SmtpSource);
     results.contestants.iter().find(|other| other.case == case)
@@ -133,7 +134,7 @@ mod tests {
     fn figures_are_medians_and_ratios_are_of_the_same_round() {
         let theirs = vec![run(0.5, 1.0, 1000), run(1.5, 2.0, 1000), run(0.7, 9.0, 1000)];
         // In the three rounds, mailrun is 2, 1 and 3 times as fast as smtp-source, so the ratio must be 2, the median.
-        // If the median times were compared instead, which are 2 s for both, the ratio would be 1.
+        // The ratio of the median times would be 1, because both median times are 2 s.
         let ours = vec![run(0.0, 0.5, 1000), run(0.5, 2.0, 1000), run(0.1, 3.0, 1000)];
         let report = figures(
             &results(vec![contestant(SourceTool::SmtpSource, theirs), contestant(SourceTool::Mailrun, ours)]),

@@ -1,5 +1,5 @@
-//! One run of a table: starts a new sink, runs a source with a time limit, and measures the CPU time and memory of
-//! both. Each sink listens on a free loopback port, and accepts all sessions at once.
+//! Makes one run of a table: starts a new sink, runs a source with a time limit, and measures the CPU time and memory
+//! of both. Each sink listens on a free loopback port, and can serve all sessions at the same time.
 use super::cases::{SinkTool, SourceTool, TableCase, TableOptions};
 use super::contestants::command;
 use crate::engine::{ComparedRun, Comparison, Costs, RunTurn, TimedChild, miscount};
@@ -57,8 +57,8 @@ impl Comparison for TableComparison<'_> {
 
 /// Maximum time that a sink may take to start listening, and to exit when asked.
 const SINK_TIMEOUT: Duration = Duration::from_secs(30);
-/// Minimum for the session limit (`-m`) of smtp-sink. With its default of 256, smtp-sink accepts no further connection
-/// until a session ends.
+/// The table sets the session limit of smtp-sink (`-m`) at least to this number. At its default limit of 256 sessions,
+/// smtp-sink accepts no further connection until a session ends.
 const MIN_SESSIONS: u32 = 2000;
 /// Length of smtp-sink's listen queue. The kernel may use less (net.core.somaxconn).
 const BACKLOG: &str = "4096";

@@ -10,7 +10,8 @@ use std::process::Child;
 /// Prefix in the names of mailrun's control groups. The rest of the name is the ID of the group's first process.
 const PREFIX: &str = "mailrun-";
 
-/// Dropping this value removes the group from the system, unless a process of the group is still running.
+/// Directory of a control group. Dropping this value removes the group from the system, unless a process of the group
+/// is still running.
 #[derive(Debug)]
 pub(crate) struct ControlGroup(PathBuf);
 
@@ -26,8 +27,8 @@ impl ControlGroup {
         // limit the server.
         let group = Self(parent.join(format!("{PREFIX}{}", server.id())));
         fs::create_dir(&group.0).ok()?;
-        // Stop the server while it is moved into the group, which takes milliseconds, so that it starts no process that
-        // would stay outside of the group. Processes that it has already started are moved as well.
+        // Stop the server while it is moved into the group, which takes milliseconds. Otherwise, it could start a
+        // process that stays outside the group. Processes that it has already started are moved as well.
         let pid = Pid::from_child(server);
         let _ = kill_process(pid, Signal::STOP);
         let is_inside = group.take(server.id());
@@ -72,8 +73,8 @@ impl ControlGroup {
 
 impl Drop for ControlGroup {
     fn drop(&mut self) {
-        // This fails if a process still runs in the group. Ignore that, because `remove_unused` later removes the
-        // group.
+        // Ignore the error, which means that a process still runs in the group. `remove_unused` removes such a group
+        // later.
         let _ = fs::remove_dir(&self.0);
     }
 }

@@ -1,16 +1,17 @@
-//! Bytes that the disk under a directory has written, as counted by the device
+//! Counts the bytes that the disk under a directory has written, as the kernel reports them for its block device
 //! (`/sys/dev/block/MAJOR:MINOR/stat`).
 //!
 //! The `write_bytes` of a relay's processes can differ a lot from the bytes that the disk wrote. A file system with
 //! large folios charges a whole folio for each piece that is written, and the commits of a journal are charged to no
-//! process. The device's counter includes everything that was written to the disk, but by all processes of the host.
+//! process. The device's counter includes everything that was written to the disk, but also the writes of all other
+//! processes on the host.
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Size of a sector in the kernel's counters, whatever the device's real sector size is.
 const SECTOR_BYTES: u64 = 512;
-/// Index of the field "sectors written" (Documentation/block/stat.rst).
+/// Index of the field "sectors written" in the `stat` file (Documentation/block/stat.rst).
 const SECTORS_WRITTEN: usize = 6;
 
 /// Counts the bytes that a disk has written since the counter was created.

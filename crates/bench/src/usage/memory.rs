@@ -3,8 +3,8 @@ use mailrun_text::spark::{Fold, sparkline};
 use rustix::time::{ClockId, clock_gettime};
 use std::fmt::Write;
 
-/// Maximum number of samples in a curve of memory use. When it is exceeded, every second sample is dropped. A run of a
-/// day, with four samples per second, would otherwise have five times as many samples as this limit.
+/// Maximum number of samples in a curve of memory use. If a curve has more samples, every second sample is dropped. A
+/// run of a day, with four samples per second, would otherwise have five times as many samples as this limit.
 const MAX_SAMPLES: usize = 65_536;
 const BARS: usize = 60;
 

@@ -44,9 +44,8 @@ pub(crate) fn usage(root: u32) -> Option<ProcessUsage> {
         let (user_s, sys_s) = processor_s(member, ticks_per_s);
         total.user_s += user_s + member.children_user as f64 / ticks_per_s;
         total.sys_s += sys_s + member.children_sys as f64 / ticks_per_s;
-        // Count zombies as well (processes that have ended but were not waited for), because the kernel still shows
-        // their final figures. If mailrun may not read the `io` file of one process, the sum of written bytes is
-        // unknown.
+        // Count zombies as well, because the kernel still shows the final figures of processes that have ended but were
+        // not waited for. If mailrun may not read the `io` file of one process, the sum of written bytes is unknown.
         let written_bytes = read(member.pid, "io").and_then(|text| field(&text, "write_bytes:"));
         total.write_bytes = total.write_bytes.zip(written_bytes).map(|(all, one)| all + one);
         held.add(member.pid);
@@ -55,9 +54,9 @@ pub(crate) fn usage(root: u32) -> Option<ProcessUsage> {
     Some(total)
 }
 
-/// Memory of a tree of processes at one moment. Adds up the private memory of all processes, and the file-mapped memory
-/// of the single process that has most of it, because most processes map the same program and libraries. The peak of
-/// this sum is unknown, because the kernel records peaks only for single processes.
+/// Memory of a tree of processes at one moment. It is the sum of the private memory of all processes, and the
+/// file-mapped memory of the process with most of such memory, because most processes map the same program and
+/// libraries. The peak of this sum is unknown, because the kernel records peaks only for single processes.
 #[derive(Clone, Copy, Debug, Default)]
 struct TreeMemory {
     own: u64,
@@ -92,14 +91,14 @@ fn processor_s(member: &ProcessStat, ticks_per_s: f64) -> (f64, f64) {
     match user_s + sys_s {
         told_s if exact_s <= told_s => (user_s, sys_s),
         // Before a process has used a whole tick, only the scheduler's figure is known, which does not distinguish user
-        // and system time. Count it as system time, in which a server spends most of its time.
+        // time from system time. Count it as system time, because a server spends most of its time in the kernel.
         0.0 => (0.0, exact_s),
         told_s => (exact_s * user_s / told_s, exact_s * sys_s / told_s),
     }
 }
 
-/// Returns the CPU time of all living threads in seconds, exact to the nanosecond. Returns 0 if the
-/// kernel does not report it.
+/// Returns the CPU time of all living threads of a process in seconds, exact to the nanosecond. Returns 0 if the kernel
+/// does not report it.
 fn scheduled_s(pid: u32) -> f64 {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let of_thread = |path: std::path::PathBuf| {
@@ -117,8 +116,8 @@ fn subtree(root: u32, all: &[ProcessStat]) -> Vec<ProcessStat> {
     let mut processes: Vec<ProcessStat> = all.iter().filter(|member| member.pid == root).copied().collect();
     let mut next = 0;
     while next < processes.len() {
-        // Processes can change while `/proc` is being read, so the parents may form a circle. Remove children from the
-        // map when they are added to the list, so that the loop ends even then.
+        // Processes can change while `/proc` is being read, so a process may seem to be its own ancestor. Remove
+        // children from the map when they are added to the list, so that the loop ends even then.
         processes.extend(of_parent.remove(&processes[next].pid).unwrap_or_default());
         next += 1;
     }

@@ -1,5 +1,5 @@
-//! `mailrun recipe` and `mailrun scenario`: lists and prints the built-in files. A recipe tells how benches and audits
-//! run a server.
+//! `mailrun recipe` lists and prints the built-in recipes, which tell how benches and audits run a server. `mailrun
+//! scenario` prints the files of built-in scenarios, and the JSON schema of load files.
 use super::load_file;
 use crate::bench;
 use anyhow::Result;

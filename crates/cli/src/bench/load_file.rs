@@ -1,5 +1,5 @@
-//! `mailrun bench load.toml`: a load from a file. The keys of the file are options of `bench`, which are parsed as if
-//! the user had typed them. An option that the user does type takes precedence over the file.
+//! `mailrun bench load.toml`: sends a load that a file describes. The keys of the file are options of `bench`, which
+//! are parsed as if the user had typed them. An option that the user does type takes precedence over the file.
 use crate::bench::scenarios::{check_keys, is_named, key_name, keys_of, named_file, unreadable};
 use crate::options::server::ServerArg;
 use crate::report::messages::say;
@@ -19,8 +19,9 @@ use toml::{Table, Value};
 /// Option that writes the other options to a load file instead of running the load.
 const WRITE_FILE: &str = "write-file";
 
-/// Replaces the file name in `mailrun bench load.toml` with the options in that file. If the command line names a file,
-/// calls `bench` for the options of `mailrun bench`, which can be keys of the file.
+/// Replaces the file name in `mailrun bench load.toml` with the options in that file. Other command lines stay as they
+/// are. `bench` builds the command `mailrun bench`, whose options are the possible keys of the file. It is called only
+/// if the command line names the file of a load.
 ///
 /// # Errors
 /// Returns an error if the file cannot be read or contains a mistake.
@@ -36,7 +37,7 @@ pub(crate) fn expanded(words: Vec<OsString>, bench: impl FnOnce() -> Command) ->
     check_keys(&load, &mut bench, &options, None).map_err(unreadable)?;
     let typed = typed_options(bench.clone(), &words[3..]);
     let is_typed = |option: &Arg| typed.iter().any(|typed| typed == option.get_id().as_str());
-    // Also leave out an option of the file that conflicts with a typed option: for example, a typed `--duration`
+    // Also leave out each option of the file that conflicts with a typed option. For example, a typed `--duration`
     // replaces the file's stages.
     let is_in_the_way = |option: &Arg| {
         let excludes = |one: &Arg, other: &Arg| bench.get_arg_conflicts_with(one).contains(&other);
@@ -51,7 +52,8 @@ pub(crate) fn expanded(words: Vec<OsString>, bench: impl FnOnce() -> Command) ->
     Ok([&words[..2], &from_file, &words[3..]].concat())
 }
 
-/// Returns the ids of the options that the user typed, without those that have only a default value.
+/// Returns the ids of the options that the user typed. Options with a default value that the user did not type are left
+/// out.
 fn typed_options(bench: Command, words: &[OsString]) -> Vec<String> {
     let bench = bench.no_binary_name(true).ignore_errors(true);
     let Ok(matches) = bench.try_get_matches_from(words) else { return Vec::new() };
@@ -172,8 +174,8 @@ mod tests {
             ("", all.to_owned()),
             ("--label x", format!("{all} --label x")),
             ("--rate 9", format!("{} --rate 9", all.replace(" --rate=50", ""))),
-            // A typed option must replace an option of the file that conflicts with it: here, --stage replaces --rate,
-            // and --relay replaces the server.
+            // A typed option must replace each option of the file that conflicts with it. Here, --stage replaces
+            // --rate, and --relay replaces the server.
             ("--stage 5s:9/s", format!("{} --stage 5s:9/s", all.replace(" --rate=50", ""))),
             ("--relay none", format!("{} --relay none", all.replace("mx.example ", ""))),
         ] {
@@ -228,7 +230,7 @@ mod tests {
             ("lmtp://localhost", "lmtp://localhost:24"),
             ("lmtp:unix:/run/lmtp.sock", "lmtp:unix:/run/lmtp.sock"),
             ("unix:/run/smtp.sock --sessions 5", "unix:/run/smtp.sock --sessions=5"),
-            // A text such as 007 or +5 must not become a number, or the file would have 7 or 5 instead.
+            // The file must keep a text such as 007 or +5 as a text. As a number, it would become 7 or 5.
             ("mx.example --user 00123 --subject 007", "mx.example:25 --subject=007 --user=00123"),
             ("mx.example --subject +5 --to a@b.example", "mx.example:25 --subject=+5 --to=a@b.example"),
         ] {

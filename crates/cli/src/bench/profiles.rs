@@ -36,7 +36,8 @@ struct ProfiledServerArgs {
 }
 
 impl ProfiledServerArgs {
-    /// Fails if the URL asks for TLS or LMTP, because profiles speak only SMTP without TLS.
+    /// Returns the server to measure. Fails if its URL asks for TLS or LMTP, because profiles speak only SMTP without
+    /// TLS.
     fn server(&self) -> Result<ProfiledServer> {
         let recipient = self.to.expression().to_owned();
         let Some(server) = &self.server else {

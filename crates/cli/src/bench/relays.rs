@@ -300,7 +300,7 @@ struct LatencyTargetArgs {
     /// A rate is sustained only if at least this share of the messages that were due was sent.
     #[arg(long, value_name = "P", hide = true, default_value = "98%", value_parser = values::some_share)]
     min_sent: f64,
-    /// Maximum p99 of the time until 250. The median of the p99 of all rounds must not exceed it.
+    /// Limit for the p99 of the time until 250. The median of the p99 of all rounds must be below it.
     #[arg(long, value_name = "TIME", hide = true, value_parser = values::some_duration)]
     accept_p99: Option<Duration>,
 }

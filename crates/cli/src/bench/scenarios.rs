@@ -1,7 +1,7 @@
 //! `mailrun bench SCENARIO` and `mailrun bench FILE.toml`: runs a scenario from its file.
 //!
-//! A scenario's file names a kind of measurement, for example `latency`. It also sets some options of this measurement
-//! by name, and their values become the defaults of the scenario's command:
+//! A scenario's file names a kind of measurement, for example `latency`. It also gives values for some options of this
+//! measurement. These values become the defaults of the command that runs the scenario:
 //!
 //! ```text
 //! FILE.toml ─→ KINDS: the options of its measurement ─→ each value parsed as if it were typed ─→ command
@@ -30,13 +30,13 @@ use std::time::Duration;
 const SPARE_FILES: u64 = 64;
 const LIST_WIDTH: usize = 160;
 
-/// Name of the command `bench mades`, which has no scenario file: it is a single run with a report of its own.
+/// Name of the command `bench mades`. It has no scenario file, because it is a single run with a report of its own.
 const MADES: &str = "mades";
-/// Key of a scenario's file that lists the relays, sources or other programs to measure. For most kinds of measurement
-/// it sets `--compare` or `--relay`.
+/// Key of a scenario's file that lists the relays, sources or other programs to measure. For most kinds of measurement,
+/// this key sets the option `--compare` or `--relay`.
 const PARTIES: &str = "parties";
-/// Options that a scenario's file must not set. A file may come from somebody else, who must not be able to make the
-/// user load a public server.
+/// Options that a scenario's file must not set. `allow_public` is one of them, because a file from somebody else could
+/// otherwise make the user load a public server.
 const NO_KEYS: [&str; 6] = ["help", "version", "list", "write_file", "options", "allow_public"];
 
 pub(crate) struct MeasurementKind {
@@ -151,7 +151,7 @@ impl FromArgMatches for ScenarioCommand {
     }
 }
 
-/// Returns the names of the built-in scenarios, including `mades`.
+/// Returns the names of the built-in scenarios and of `bench mades`, which has no scenario file.
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     BUILT_IN.iter().map(|built_in| built_in.name).chain([MADES])
 }
@@ -262,7 +262,8 @@ pub(crate) fn is_named(option: &Arg, key: &str) -> bool {
     option.get_id() == key || key_name(option) == key
 }
 
-/// Checks the values in a file as if the user had typed them. Refuses a list if the option takes a single value.
+/// Checks the values of a key as if the user had typed them on the command line. Refuses a list if the option takes a
+/// single value.
 ///
 /// # Errors
 /// Returns an error with the place of the rejected value in the file.

@@ -17,10 +17,10 @@ use mailrun_report::core_capacity::{CoreCapacity, core_capacity_json};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Default length of a confirmation trial.
+/// Default of `--confirm`, the length of each confirmation trial. With `--quick`, the default is `QUICK_CONFIRM`.
 const CONFIRM: Duration = Duration::from_secs(60);
 const QUICK_CONFIRM: Duration = Duration::from_secs(10);
-/// Options for the results of a search.
+/// Options that say where a search writes its results, and how much of them it prints.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Results")]
 pub(crate) struct CapacityOutputArgs {
@@ -38,7 +38,7 @@ pub(crate) struct CapacityOutputArgs {
     quiet: bool,
 }
 
-/// Options for the range, the length and the effort of a search.
+/// Options for the rates that a search tries, and for the time that it may take.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Search")]
 pub(crate) struct SearchArgs {
@@ -117,7 +117,7 @@ impl CapacityOutputArgs {
         if self.quiet || self.json.is_some() { LiveMode::Off } else { LiveMode::Line }
     }
 
-    /// If the searches show no progress, tells the user how long they can take at most. Without this text, a long
+    /// If the searches print no progress, tells the user how long they can take at most. Without this text, a long
     /// search would look like a program that hangs.
     pub(crate) fn announce(&self, course: &SearchCourse, searches: usize) {
         let trials = Duration::try_from_secs_f64(course.settings.time_limit_s).unwrap_or_default();
@@ -126,7 +126,8 @@ impl CapacityOutputArgs {
         options::announce(self.live(), work, (trials + confirmation) * searches as u32);
     }
 
-    /// Checks before the search starts that its result can be written.
+    /// Checks that the file of `--json` can be written. Must be called before the search, so that the user learns of a
+    /// mistake in the path at once, and not after many minutes.
     pub(crate) fn check(&self) -> Result<()> {
         self.json.as_ref().filter(|_| self.has_text()).map_or(Ok(()), |path| output_file::check(path))
     }
@@ -163,14 +164,16 @@ impl CapacityOutputArgs {
 }
 
 impl SearchArgs {
-    /// Derives settings from the options and the goals' limits. Fails if the lowest rate is not below the highest.
+    /// Returns the settings of a search. Among them is the longest latency limit in `goals`, because a trial must last
+    /// many times as long. Warns the user about each goal for which the trials are too short. Fails if the lowest rate
+    /// is not below the highest.
     pub(crate) fn settings_for(&self, goals: &[LossGoal]) -> Result<SearchSettings> {
         let settings = self.settings()?;
         // In an overload, the backlog must grow until messages miss a goal's latency limit, so a trial lasts at least
         // 20 times the longest limit. Ignore limits for which trials cannot last that long.
         let limits = goals.iter().filter_map(LossGoal::limit).map(|limit| limit.as_secs_f64());
         let goal_limit_s = limits.filter(|limit_s| settings.holds_limit(*limit_s)).fold(0.0, f64::max);
-        // Warn before the search about trials that are too short. The report repeats this only many minutes later.
+        // Warn before the search about trials that are too short, because the report says so only many minutes later.
         for remark in goals.iter().filter_map(|goal| short_trials_remark(goal, &settings)) {
             mailrun_process::tell!("mailrun: {remark}");
         }

@@ -107,8 +107,8 @@ impl CapacityMadesArgs {
         let bench = MadesBenchOptions {
             target: self.target()?,
             plan: toml::to_string(&plan).context("a plan is always TOML")?,
-            // Pass no faults of the simulated endpoint to the bench, so that messages that the endpoint loses on
-            // purpose count as lost, as with a real endpoint.
+            // Do not tell the bench about the faults of the simulated endpoint. Messages that the endpoint loses on
+            // purpose then count as lost, as with a real endpoint.
             faults: Vec::new(),
             endpoint_options: PartyOptions::default(),
             bench_options,

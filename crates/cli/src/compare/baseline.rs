@@ -20,8 +20,8 @@ const VERDICT_RUNS: usize = 5;
 
 /// Keeps the records of runs under a name, so that later runs can be compared with them
 ///
-/// A baseline is a directory of run.json files, without the traces of messages; it can be committed to a repository. The
-/// records name the host and the command line.
+/// A baseline is a directory of run.json files, without the traces of messages; it can be committed to a repository.
+/// The records name the host and the command line.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, disable_help_subcommand = true)]
 pub(crate) struct BaselineArgs {
@@ -79,7 +79,6 @@ Example:
     },
 }
 
-/// The runs to save, and the name of the baseline.
 #[derive(Debug, Args)]
 struct SaveBaselineArgs {
     /// Name of the baseline: letters, digits, -, _ and '.'.

@@ -20,7 +20,7 @@ const BUDGET: Duration = Duration::from_secs(120);
 const SCENARIO_ROUNDS: usize = 6;
 const SCENARIO_BUDGET: Duration = Duration::from_secs(86_400);
 
-/// Options for a comparison of contestants that are run now, in rounds.
+/// Options of `mailrun compare` for contestants that it runs now, in rounds, instead of stored runs.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Rounds")]
 pub(crate) struct CompareLiveArgs {

@@ -15,7 +15,7 @@ use std::process::ExitCode;
 
 const WIDTH: usize = 100;
 
-/// Options for the verdict and the results of a comparison.
+/// Options that say when a comparison fails, and where it writes its results.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Results")]
 pub(crate) struct CompareOutputArgs {

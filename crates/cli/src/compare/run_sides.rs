@@ -26,8 +26,8 @@ fn push(side: &mut RunSide, run: Result<StoredRun>) {
     }
 }
 
-/// Returns the longest directory that contains all paths, or the only path. Returns an empty string if the paths have
-/// no directory in common.
+/// Returns the title of a side: the longest directory that contains all paths, or the only path. Returns an empty
+/// string if the paths have no directory in common.
 fn common_directory(paths: &[PathBuf]) -> String {
     let Some((first, rest)) = paths.split_first() else { return String::new() };
     let mut common: &Path = first;

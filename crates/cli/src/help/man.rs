@@ -27,7 +27,8 @@ Examples:
 
 Exit status: 0 done; 2 a page could not be written.";
 
-/// The sections at the end of a manual page. Their text is the part of the help below a command's options.
+/// The sections at the end of a manual page. Their text comes from the help of the command, which has it below the
+/// options.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct EndSections {
     examples: Vec<String>,
@@ -76,7 +77,8 @@ fn names_of(command: &Command) -> Vec<String> {
     visible_commands(command).map(display_name).collect()
 }
 
-/// Renders a manual page. If the command's help says nothing about the exit status, the page has the lines of `usual`.
+/// Renders a manual page. `usual` is the section on the exit status for a command whose help does not mention it.
+/// `others` are the pages to name under SEE ALSO.
 fn page(command: &Command, usual: &[String], others: &[String]) -> Result<String> {
     let name = display_name(command);
     let without_end = command.clone().after_help(None::<&str>).after_long_help(None::<&str>);
@@ -109,7 +111,7 @@ fn push_section(page: &mut Roff, heading: &str, lines: &[String]) {
 }
 
 impl EndSections {
-    /// Splits the text below a command's options at its headings, such as `Examples:`.
+    /// Divides the text below a command's options into sections. A heading such as `Examples:` begins a section.
     fn of(command: &Command) -> Self {
         let end = command.get_after_long_help().or(command.get_after_help());
         let text = end.map(ToString::to_string).unwrap_or_default();
@@ -129,7 +131,7 @@ impl EndSections {
                 current.extend(non_empty(rest));
                 continue;
             }
-            // Text without an indent after an empty line ends the current section. Such text goes to the section NOTES.
+            // Text that follows an empty line and is not indented ends the current section, and begins the notes.
             if begins_text {
                 current = &mut sections.notes;
             }

@@ -163,8 +163,8 @@ fn invalid_value(error: &clap::Error, typed: &[OsString]) -> Option<String> {
     }
     let is_said = reason.contains(&value) || value.is_empty();
     Some(match (name, is_said) {
-        // A positional argument has no option name, so the error message begins with the rejected value, or with the
-        // reason if the reason already contains the value.
+        // A positional argument has no option name, so the error message begins with the rejected value. If the reason
+        // already contains the value, the message is only the reason.
         ("", true) => reason,
         ("", false) => format!("{value:?}: {reason}"),
         (name, true) => format!("{name}: {reason}"),

@@ -40,7 +40,7 @@ impl InstallLinksArgs {
         for name in mailrun_compat::NAMES {
             let link = self.directory.join(name);
             make_link(&program, &link)?;
-            // Ignore the error, because the link exists even if standard output is closed and nobody reads about it.
+            // Ignore the error, because the link has been made even if standard output is closed.
             let _ = writeln!(io::stdout(), "{} -> {}", link.display(), program.display());
         }
         Ok(ExitCode::SUCCESS)

@@ -268,7 +268,8 @@ pub(crate) fn our_name(whole: &Command, path: &str, typed: &str) -> Option<&'sta
     row.map(|(_, ours)| *ours)
 }
 
-/// Returns what to use instead of another tool's command, such as `attack`, or of one that is now in `mailrun locust`.
+/// Returns what to type instead of a command of another tool, such as `attack`, or instead of a command that has moved
+/// to `mailrun locust`, such as `worker`.
 pub(crate) fn our_command(typed: &str) -> Option<&'static str> {
     match typed {
         "worker" => Some("mailrun locust worker"),
@@ -289,7 +290,8 @@ fn sends_mail(path: &str) -> bool {
     is_bench || ["send", "source", "capacity"].contains(&path)
 }
 
-/// Returns the tables for an option that the command lacks. The first table that has the option decides.
+/// Returns the tables in which to look up an option that the command `path` lacks. If several tables have the option,
+/// the first of them decides.
 fn tables(path: &str) -> &'static [&'static [OptionAlias]] {
     match path {
         path if MADES_COMMANDS.contains(&path) => &[MADES_NAMES, COMMON_NAMES],

@@ -21,8 +21,8 @@ use std::time::Duration;
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct WorkerArgs {
-    /// Server to send to: HOST, HOST:PORT, smtp://HOST, smtps://HOST (TLS before the greeting), lmtp://HOST or unix:PATH.
-    /// The default port is 25.
+    /// Server to send to: HOST, HOST:PORT, smtp://HOST, smtps://HOST (TLS before the greeting), lmtp://HOST or
+    /// unix:PATH. The default port is 25.
     #[arg(value_name = "SERVER", value_parser = ServerArg::parse)]
     server: ServerArg,
     #[command(flatten)]
@@ -114,8 +114,8 @@ impl WorkerArgs {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Returns SERVER and the servers of `--allow-target`, to which a master may direct load, in the form of
-    /// `server_name`. Fails if a server cannot be looked up or is public without `--allow-public`.
+    /// Returns the servers to which a master may direct load: SERVER and the servers of `--allow-target`, as names from
+    /// `server_name`. Fails if a server cannot be looked up, or is public without `--allow-public`.
     fn targets(&self) -> Result<Vec<String>> {
         let allowed = self
             .link

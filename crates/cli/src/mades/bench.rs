@@ -221,12 +221,13 @@ fn endpoint_mode(mode: MadesMode) -> EndpointMode {
     }
 }
 
-/// Applies the options to the plan of the simulated endpoint. Unless the user typed a seed, the load gets the seed of
-/// the plan.
+/// Applies the options to the plan of the simulated endpoint. Plan and load then have the same seed: the seed that the
+/// user typed or, without one, the seed of the plan.
 ///
 /// # Errors
 ///
-/// Returns an error if an option has no effect on the plan.
+/// Returns an error if an option has no effect on the plan, if the plan sends acknowledgement documents that the load
+/// does not await, or if a file that the plan names cannot be read.
 pub(crate) fn complete_plan(
     mut plan: SimulatorPlan,
     way: &NetworkArgs,

@@ -93,7 +93,8 @@ pub(crate) struct MadesCompareArgs {
     user: Option<String>,
     /// File with the password for the broker
     ///
-    /// The password is the first line of the file [default: the environment variable MAILRUN_PASSWORD, or password]. The other tools take the password on their command line, where it is visible in the process list.
+    /// The password is the first line of the file [default: the environment variable MAILRUN_PASSWORD, or password].
+    /// The other tools take the password on their command line, where it is visible in the process list.
     #[arg(long, value_name = "FILE", help_heading = "Broker")]
     password_file: Option<PathBuf>,
     /// Trust the certificates in this PEM file

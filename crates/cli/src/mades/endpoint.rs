@@ -70,7 +70,7 @@ pub(crate) struct MadesEndpointArgs {
     live: LiveMode,
 }
 
-/// Options for the behaviour that is simulated.
+/// Options for what the simulated endpoints do with messages, and for the seed of their random choices.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Behaviour")]
 struct BehaviourArgs {
@@ -115,8 +115,8 @@ struct MessageLogArgs {
     /// The file has a line of JSON per message, then the totals. Memory grows with the number of messages.
     #[arg(long, value_name = "FILE")]
     log_messages: Option<PathBuf>,
-    /// Write only the totals to FILE, in the format of the last line of --log-messages. With - they are the last line of
-    /// standard output.
+    /// Write only the totals to FILE, in the format of the last line of --log-messages. With - they are the last line
+    /// of standard output.
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     summary: Option<PathBuf>,
 }
@@ -458,7 +458,8 @@ pub(crate) fn mades_mode(mode: EndpointMode) -> MadesMode {
     }
 }
 
-/// Reads the files that the plan names, and checks that the simulated endpoint can follow the plan.
+/// Reads the files with delay times that the plan names, and checks the values of the plan, for example that each
+/// probability is between 0 and 1.
 pub(crate) fn resolve_files(plan: &mut SimulatorPlan) -> Result<()> {
     for delay in plan.delays_mut() {
         if let Some(path) = delay.file().map(str::to_owned) {

@@ -101,7 +101,7 @@ impl Rung {
 pub(crate) fn climb(ladder: &PayloadLadder, options: &MadesOptions) -> Result<ExitCode> {
     let mut rungs = Vec::new();
     let status = measure_sizes(ladder, options, &mut rungs);
-    // Print the table even if `measure_sizes` failed or was interrupted, because smaller sizes have been measured.
+    // Print the sizes that have been measured, even if `measure_sizes` then failed or was interrupted.
     if !rungs.is_empty() {
         let stage = options.path().last().name();
         write_all(&mut io::stdout().lock(), &text(ladder, &rungs, stage, options.timeout))?;
@@ -113,7 +113,7 @@ pub(crate) fn climb(ladder: &PayloadLadder, options: &MadesOptions) -> Result<Ex
 /// first size whose run fails or exceeds the time limit, or if the user interrupts.
 fn measure_sizes(ladder: &PayloadLadder, options: &MadesOptions, rungs: &mut Vec<Rung>) -> Result<ExitCode> {
     let interrupted = ExitCode::from(INTERRUPTED_STATUS);
-    // Each run only sees signals that arrive after its start, so watch here for signals between two runs.
+    // A run sees only signals that arrive after its start, so watch here for signals between two runs.
     let interrupt = Interrupt::watch()?;
     for size in &ladder.0 {
         if interrupt.requested() != StopRequest::Nothing {
@@ -154,7 +154,7 @@ fn options_of(size: u64, options: &MadesOptions, is_first: bool) -> MadesOptions
     }
 }
 
-/// Formats the table and, below it, a sentence that says at which size the time limit was exceeded, if at any.
+/// Formats the table and, below it, the conclusion, for example at which size the time limit was exceeded.
 fn text(ladder: &PayloadLadder, rungs: &[Rung], stage: &str, limit: Duration) -> String {
     let mut table = Table::new([right("size"), right("in time"), right("p50 ms"), right("max ms"), ("", Align::Left)]);
     let ms = |time: Option<f64>| time.map_or("-".to_owned(), |ms| format!("{ms:.1}"));

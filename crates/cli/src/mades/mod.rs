@@ -196,8 +196,8 @@ pub(crate) struct MadesLoadArgs {
     /// Messages are sent on schedule, however slow the endpoint is. Write the rate as 500, 500/s, 500/m or 30k/h.
     #[arg(long, value_name = "RATE", value_parser = values::rate)]
     pub(crate) rate: Option<f64>,
-    /// Open loop in stages, repeatable: 10s:100/s is a constant rate, 60s:100/s..1000/s a ramp. The run ends after the last
-    /// stage.
+    /// Open loop in stages, repeatable: 10s:100/s is a constant rate, 60s:100/s..1000/s a ramp. The run ends after the
+    /// last stage.
     #[arg(long = "stage", value_name = "STAGE", value_parser = values::stage, conflicts_with_all = ["rate", "duration"])]
     pub(crate) stages: Vec<RateStage>,
     /// Open loop: documents at the usual times of an energy market, repeatable: 'heartbeat every 5m'
@@ -214,7 +214,8 @@ pub(crate) struct MadesLoadArgs {
     #[arg(long, value_name = "N", hide_short_help = true, requires = "shapes",
           value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_ACCELERATION)))]
     accelerate: Option<u32>,
-    /// With --shape: time zone of the market's days and of the windows in the report, such as Europe/Oslo [default: UTC].
+    /// With --shape: time zone of the market's days and of the windows in the report, such as Europe/Oslo [default:
+    /// UTC].
     #[arg(long, value_name = "ZONE", hide_short_help = true, requires = "shapes", value_parser = time_zone)]
     time_zone: Option<TimeZone>,
     /// Distribution of messages over time, with --rate or --stage [default: constant].
@@ -453,7 +454,8 @@ impl TimeoutArgs {
         self.message_timeout
     }
 
-    /// Returns the options that are useful only for a real endpoint, and not for a simulated one.
+    /// Returns the options that the user gave and that make sense only with a real endpoint, such as `--purge`. A run
+    /// with a simulated endpoint refuses them.
     pub(crate) fn of_endpoint(&self) -> PartyOptions {
         PartyOptions::default().flag("purge", self.purge).flag("no-preflight", self.no_preflight)
     }

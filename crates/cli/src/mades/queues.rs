@@ -8,7 +8,6 @@ use mailrun_mades::api::queues::{ECP_PREFIX, EDX_PREFIX};
 use mailrun_mades_bench::MadesMode;
 use mailrun_text::words::listed;
 
-/// Options for the names of the queues.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Queue names")]
 pub(crate) struct QueueNameArgs {

@@ -34,7 +34,7 @@ impl CpusArg {
     }
 }
 
-/// The processors of the processes that a bench starts.
+/// Options that say on which processors the processes of a bench run.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Placement")]
 pub(crate) struct PlacementArgs {
@@ -81,7 +81,8 @@ impl PlacementArgs {
         }
         match target {
             BenchTarget::OwnSink => Placement::apart(RelayPresence::Absent),
-            // Assign no processors by default, because somebody else started the server and has chosen its processors.
+            // By default, bind no process to processors, because somebody else started the server and chose its
+            // processors.
             BenchTarget::Server { .. } | BenchTarget::Relay(Relay::Running { .. }) => typed,
             BenchTarget::Relay(_) => Placement::apart(RelayPresence::Present),
         }

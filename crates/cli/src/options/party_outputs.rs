@@ -14,7 +14,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Result files of a source or a sink.
+/// Options for the report and the result files of a source or a sink.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Results")]
 pub(crate) struct OutputArgs {
@@ -87,8 +87,8 @@ fn write_report(directory: &Path, record: &Record) -> Result<()> {
 /// report.
 pub(crate) fn exit_with_parent(live: LiveMode) {
     if live == LiveMode::Json {
-        // Ignore the error, because the worst effect is that this process outlives a bench that died, and runs until
-        // its own limits end it.
+        // Ignore the error. In the worst case, this process outlives a bench that died, and runs until its own limits
+        // end it.
         let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM));
     }
 }
@@ -96,7 +96,8 @@ pub(crate) fn exit_with_parent(live: LiveMode) {
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Dialogue with clients")]
 pub(crate) struct DialogueArgs {
-    /// Print what clients and server say, with times, on standard output or to FILE. Passwords and messages are not shown.
+    /// Print what clients and server say, with times, on standard output or to FILE. Passwords and messages are not
+    /// shown.
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-", hide_short_help = true,
           help = "Print what clients and server say, on standard output or to FILE")]
     dialogue: Option<PathBuf>,

@@ -12,8 +12,8 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Parses the name of a run directory. Refuses `json=FILE`, which in k6 names a result file, because it would silently
-/// become a directory here.
+/// Parses the name of a run directory. Refuses `json=FILE` and `csv=FILE`, which name result files in k6, because they
+/// would silently become directories here.
 pub(crate) fn directory(text: &str) -> Result<PathBuf, String> {
     match text.split_once('=') {
         Some(("json", file)) => Err(format!("it is a directory; for a file use --json {file}")),

@@ -70,7 +70,8 @@ struct RouteArgs {
     /// are those of mailrun sink --mailbox. In this mailbox, the probe deletes its own mail and no other mail.
     #[arg(long, value_name = "URL", conflicts_with = "config")]
     mailbox: Option<String>,
-    /// File with the password of the mailbox in its first line [default: the environment variable MAILRUN_MAILBOX_PASSWORD].
+    /// File with the password of the mailbox in its first line [default: the environment variable
+    /// MAILRUN_MAILBOX_PASSWORD].
     #[arg(long, value_name = "FILE", requires = "mailbox")]
     mailbox_password_file: Option<PathBuf>,
     /// Time after which a message that has not arrived counts as lost [default: 10m].

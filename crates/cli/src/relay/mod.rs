@@ -269,7 +269,8 @@ impl RelayArgs {
         if self.allow_public { DeliveryScope::Anywhere } else { DeliveryScope::Local }
     }
 
-    /// `--quiet` turns off the progress line, but not the JSON lines that a bench reads.
+    /// Returns how the relay shows its progress. `--quiet` turns off the progress line, but not the JSON lines that a
+    /// bench reads.
     fn live(&self) -> LiveMode {
         match self.live {
             LiveMode::Line if self.quiet => LiveMode::Off,

@@ -182,8 +182,8 @@ impl QueueArgs {
             let overview = QueueOverview::ask(&mut operator)?;
             if let Some(reason) = self.nothing_found(&overview) {
                 mailrun_process::tell!("mailrun: {reason}");
-                // Exit with status 1 if a command that should change messages matched none. An empty list is no
-                // failure.
+                // Exit with status 1 if a command that should change messages found no such message. An empty list is
+                // no failure.
                 return Ok(ExitCode::from(if self.queue_order().is_some() { 1 } else { 0 }));
             }
             if overview.entries == 0 && matches!(self.what, QueueCommand::List(_)) {
@@ -242,7 +242,7 @@ impl QueueArgs {
         match (&self.control, &self.spool, &self.config) {
             (Some(control), ..) => Ok(control.clone()),
             (_, Some(spool), _) => Ok(spool.join("control.sock")),
-            // This command contacts only the control socket and no next hop, so accept public next hops in the file.
+            // Accept public next hops in the file, because this command contacts only the control socket.
             (_, _, Some(file)) => Ok(Config::read_within(file, DeliveryScope::Anywhere)?.control),
             (None, None, None) => bail!("no relay named: give --spool DIR, --control PATH or --config FILE"),
         }
@@ -280,7 +280,8 @@ struct ReplyPrinter<W: Write> {
     out: W,
     json: bool,
     entries: u64,
-    /// Number of messages that commands have changed, or `None` if no command changed messages.
+    /// Number of messages that commands have changed, or `None` before the first reply to a command that changes
+    /// messages.
     changed: Option<u64>,
     /// The first error when writing to standard output. After this error, nothing more is printed.
     failure: Option<io::Error>,
@@ -291,8 +292,8 @@ impl<W: Write> ReplyPrinter<W> {
         Self { out, json, entries: 0, changed: None, failure: None }
     }
 
-    /// If standard output fails while the queue is listed, returns `Break`, so that no more entries are requested. A
-    /// command that changes messages continues, because it must reach all of them.
+    /// Prints a reply. If standard output fails while the queue is listed, returns `Break`, so that no more entries are
+    /// requested. A command that changes messages continues, because it must reach all of them.
     fn print(&mut self, reply: &ControlReply) -> ControlFlow<()> {
         let is_first = self.entries == 0;
         match reply {
@@ -388,7 +389,7 @@ impl QueueOverview {
         hop_names(&self.hops.iter().collect::<Vec<_>>())
     }
 
-    /// Explains why nothing matches: no entry has this state, or all entries that have it are for other next hops.
+    /// Explains why nothing matches: no entry is in this state, or all entries in this state are for other next hops.
     fn without_state(&self, hop: Option<&str>, state: EntryState) -> String {
         let name = state.name();
         let others: Vec<&HopRow> = self.hops.iter().filter(|other| in_state(other, state) > 0).collect();

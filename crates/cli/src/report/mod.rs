@@ -58,7 +58,7 @@ enum StoredReports {
     Comparison(Box<TextReport>),
 }
 
-/// How long the description of a run is that `--share` prints for publication.
+/// Length of the description of a run that `--share` prints for publication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum ShareLength {
     /// All items
@@ -158,7 +158,7 @@ impl StoredRunsArgs {
         }
     }
 
-    /// Refuses options that have no effect, and options that exclude each other.
+    /// Refuses options that have no effect or exclude each other, such as `--against` without `--format html`.
     fn check(&self, format: ExportFormat) -> Result<()> {
         if self.against.is_some() && format != ExportFormat::Html {
             bail!("--against requires --format html");

@@ -62,7 +62,7 @@ impl DisplayArgs {
     }
 }
 
-/// Options for the report at the end of a command.
+/// Options for the report at the end of a run, and for files with the same figures (`--json` and `--export`).
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Results")]
 pub(crate) struct ReportArgs {
@@ -192,8 +192,8 @@ impl ReportArgs {
         shown
     }
 
-    /// Called before the source sends a single message. Returns true if the dialogue with the server must be shown,
-    /// because the user gave `--verbose` and standard output is free. The report is then reduced to the verdict.
+    /// Returns true if the dialogue with the server must be shown, because the user gave `--verbose` and standard
+    /// output is free. The report is then reduced to the verdict. Called only if the source sends a single message.
     pub(crate) fn begin_dialogue(&mut self) -> bool {
         if !self.display.verbose || self.has_json_on_stdout() {
             return false;
@@ -374,9 +374,9 @@ fn relative_path(path: &Path) -> String {
 /// Whether a run whose verdict is INVALID or INCONCLUSIVE counts as a success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Strictness {
-    /// An INVALID or INCONCLUSIVE run succeeds, because the user asked for neither a threshold nor a rate.
+    /// An INVALID or INCONCLUSIVE run succeeds, because the user gave no threshold, no rate and no `--strict`.
     Lenient,
-    /// An INVALID or INCONCLUSIVE run fails, because the user asked for a threshold, a rate or `--strict`.
+    /// An INVALID or INCONCLUSIVE run fails, because the user gave a threshold, a rate or `--strict`.
     Strict,
 }
 

@@ -99,7 +99,7 @@ struct SinkLimitArgs {
     idle_timeout: Duration,
 }
 
-/// Files in which a sink stores messages. The bytes are those that it received, but without dot stuffing.
+/// Files in which a sink stores messages. The stored bytes are those that the sink received, but without dot stuffing.
 #[derive(Debug, Args)]
 #[group(multiple = false)]
 #[command(next_help_heading = "Storing messages, byte for byte; 452 if a message cannot be stored")]
@@ -293,7 +293,7 @@ impl SinkArgs {
                 message_bytes: self.bounds.max_message_size,
                 recipients: self.bounds.max_recipients as usize,
                 idle_timeout: self.bounds.idle_timeout,
-                // Never disconnect a client that sends no message or fails to log in, because a sink only measures.
+                // Never disconnect a client because it sends no message or fails to log in: a sink only measures.
                 no_message_timeout: Duration::MAX,
                 login_failures: u32::MAX,
                 // Allow any number of invalid commands, because people type commands into a sink to see its replies.

@@ -30,7 +30,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Default of `--give-up`: a load ends if connections fail and the server answers no message for this long.
+/// `--give-up` of a Locust worker, which does not have this option: a load ends if connections fail and the server
+/// answers no message for this long.
 const GIVE_UP_TIMEOUT: Duration = Duration::from_secs(30);
 const DEFAULT_MESSAGES: u64 = 10_000;
 
@@ -44,8 +45,8 @@ const DEFAULT_MESSAGES: u64 = 10_000;
 pub(crate) struct SourceArgs {
     #[command(flatten)]
     typed: TypedOptions,
-    /// Server to send to: HOST, HOST:PORT, smtp://HOST, smtps://HOST (TLS before the greeting), lmtp://HOST or unix:PATH.
-    /// The default port is 25.
+    /// Server to send to: HOST, HOST:PORT, smtp://HOST, smtps://HOST (TLS before the greeting), lmtp://HOST or
+    /// unix:PATH. The default port is 25.
     #[arg(value_name = "SERVER", value_parser = ServerArg::parse)]
     server: ServerArg,
     #[command(flatten)]
@@ -85,8 +86,8 @@ pub(crate) struct LoadArgs {
     /// Open loop: messages per second, however slow the server is.
     #[arg(long, value_name = "PER SECOND", value_parser = values::rate)]
     pub(crate) rate: Option<f64>,
-    /// Open loop in stages, repeatable: 10s:100/s for a constant rate, 60s:100/s..1000/s for a ramp, peak=10s:500/s with
-    /// a name for thresholds. The run ends after the last stage.
+    /// Open loop in stages, repeatable: 10s:100/s for a constant rate, 60s:100/s..1000/s for a ramp, peak=10s:500/s
+    /// with a name for thresholds. The run ends after the last stage.
     #[arg(long = "stage", value_name = "TIME:RATE", value_parser = values::stage,
           conflicts_with_all = ["rate", "duration"])]
     stages: Vec<RateStage>,
@@ -168,7 +169,7 @@ struct EnvelopeArgs {
     #[arg(long, value_name = "N", default_value = "1", value_parser = values::recipients)]
     recipients: Distribution,
     /// Add a number to the local part of each recipient (to0, to1, user17+2), to tell the recipients of a message
-    /// apart. With several recipients, the default always gets a number. See docs/workloads.md.
+    /// apart. With several recipients, the default --to always gets a number. See docs/workloads.md.
     #[arg(long)]
     tag_recipients: bool,
     /// Sender address, which gets the bounces, <> for none, or a pattern of addresses. For example,
@@ -451,7 +452,7 @@ impl SourceArgs {
         let is_staged = matches!(offer, Some(OfferedRate::Stages(_)));
         let strictness = Strictness::of(self.load.is_strict());
         let is_limited = self.load.messages.is_some() || self.load.duration.is_some() || is_staged;
-        // A bench that started this process has already printed these warnings and announcements.
+        // If a bench started this process, the bench has already printed these warnings and announcements.
         if live != LiveMode::Json {
             self.load.warn_of_bounces(self.server.address());
             self.shard.announce();

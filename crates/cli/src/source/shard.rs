@@ -7,7 +7,7 @@ use mailrun_load::source::{PlanHash, Shard, SourceShard};
 use mailrun_measurement::RunId;
 use std::time::Duration;
 
-/// The user is told when the load will begin if that is at least this far in the future.
+/// If the load begins sooner than this, the user is not told when it begins, because the wait is hardly noticed.
 const MIN_ANNOUNCED_WAIT: Duration = Duration::from_secs(2);
 
 /// Options for one part of a load that several machines send.

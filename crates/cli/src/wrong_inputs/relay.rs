@@ -1,5 +1,4 @@
-//! Tests of wrong inputs to relay, queue and spool, with words that the one-line answer must
-//! contain.
+//! Tests that relay, queue and spool refuse wrong inputs with an error of one line that contains the given words.
 use crate::wrong_inputs::assert_refused;
 use std::fs;
 

@@ -52,7 +52,7 @@ mod tests {
 
     #[test]
     fn lengths_are_written_as_go_writes_them() {
-        // Go 1.26 printed these texts for these numbers of nanoseconds.
+        // Each row has a number of nanoseconds, and what Go 1.26 prints for it: in full, and rounded to milliseconds.
         let rows = [
             (0, "0s", "0s"),
             (1, "1ns", "0s"),

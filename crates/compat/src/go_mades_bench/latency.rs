@@ -71,7 +71,8 @@ mod tests {
 
     #[test]
     fn samples_below_the_first_count_in_the_median() {
-        // go-mades-bench ignores latencies shorter than its first one, here 1,999 of 2,000, and prints a median of 0.
+        // go-mades-bench ignores all latencies that are shorter than its first one, here 1,999 of 2,000, and prints a
+        // median of 0. Our median must include them.
         let times = of([60].into_iter().chain((0..1999).map(|number| 3 + number % 3)));
         assert_eq!(times.median(), ms(4));
         assert_eq!(times.count(), 2000);
@@ -86,8 +87,8 @@ mod tests {
             (0..1_000_000).for_each(|_| times.record(time));
         }
         assert_eq!((times.mean(), times.median()), (ms(12), ms(12)));
-        // After five million samples of 10 ms and five million of 14 ms, go-mades-bench still prints 10 ms, not 12 ms.
-        // Set this state directly, because recording ten million samples would make the test slow.
+        // After five million samples of 10 ms and five million samples of 14 ms, go-mades-bench prints a mean of 10 ms
+        // instead of 12 ms. Create this state directly, because recording ten million samples would take too long.
         let half = 5_000_000;
         let times = LatencyHistogram { count: 2 * half, sum_ns: u128::from(half) * 24_000_000, by_ms: Vec::new() };
         assert_eq!(times.mean(), ms(12));

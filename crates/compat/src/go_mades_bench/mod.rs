@@ -22,8 +22,8 @@ use options::Options;
 use std::process::ExitCode;
 use std::rc::Rc;
 
-/// Returns the exit status, which is 0 if everything was done or the run was interrupted, 1 after a fatal error or if a
-/// message did not get through, and 2 after a bad flag.
+/// Runs go-mades-bench and returns its exit status: 0 if no message is missing or corrupt or if the user interrupted
+/// the run, 1 after a fatal error or if a message is missing or corrupt, and 2 after a bad flag.
 pub(super) fn run(call: &Invocation) -> ExitCode {
     let options = match Options::parse(&call.arguments) {
         Ok(options) => options,
@@ -65,8 +65,8 @@ fn bench(options: &Options, mode: mailrun_mades_bench::MadesMode) -> Result<Exit
     Ok(print_summary(options, &observer, &record))
 }
 
-/// Reports facts that go-mades-bench leaves out: messages that are missing, were refused, or belong to other
-/// applications.
+/// Prints facts that go-mades-bench does not report: messages that are missing, were refused, arrived more than once,
+/// or belong to other applications. Returns the exit status of the program.
 fn print_summary(options: &Options, observer: &BenchObserver, record: &Record) -> ExitCode {
     let outcome = observer.outcome();
     if outcome == RunOutcome::GivenUp {

@@ -154,7 +154,7 @@ impl ObserverState {
             return StopRequest::StopNow;
         }
         // Do not end the run in the first poll, so that even the shortest run prints an intermediate report. After the
-        // end, `due_report` prints none.
+        // end of the run, `due_report` prints no more reports.
         let completed = self.stages.last().and_then(|last| last.completed).filter(|_| !is_first);
         if let (None, Some(completed)) = (times.ended, completed) {
             times.ended = Some(completed);

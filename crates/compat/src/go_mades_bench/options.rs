@@ -4,16 +4,16 @@ use crate::own_options::split_option;
 use std::fmt::Write;
 use std::time::Duration;
 
-/// Size limit for a payload in bytes, because payloads are held in memory.
+/// Maximum size of a payload in bytes. There is a limit because payloads are held in memory.
 const MAX_PAYLOAD_BYTES: u64 = i32::MAX as u64;
-/// Default of `--timeout`, the time without an arriving message after which the run is given up.
+/// Default of `--timeout`: the run is given up if no message arrives for this long.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 const PASSWORD_MASK: &str = "****";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Options {
-    /// Time without an arriving message after which the run is given up. The option `--timeout` is mailrun's own;
-    /// go-mades-bench waits forever.
+    /// `--timeout`: the run is given up if no message arrives for this long. go-mades-bench has no such option and
+    /// waits forever.
     pub(super) progress_timeout: Duration,
     pub(super) is_verbose: bool,
     pub(super) payload_bytes: u64,
@@ -215,7 +215,7 @@ enum FlagType {
     Text,
 }
 
-/// The flags in the order in which Go's usage lists them: sorted by name.
+/// All flags, each with its type and help text, in the order in which Go's usage lists them: sorted by name.
 const FLAGS: [(&str, FlagType, &str); 19] = [
     ("durable", FlagType::Boolean, "Should AMQP messages sent to the API broker be persisted"),
     ("goroutines", FlagType::Number, "Number of go routines to use when sending"),

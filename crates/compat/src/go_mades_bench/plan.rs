@@ -17,14 +17,15 @@ const SENDER_APPLICATION: &str = "Go-MADES-Bench";
 const PRIORITY: u8 = 0;
 /// Number of the first message. go-mades-bench increments its counter before it sends, so it never sends number 0.
 const FIRST_NUMBER: u64 = 1;
-/// Link credit: the number of messages that a broker may send ahead from each queue.
+/// Link credit of AMQP: number of messages that a broker may send from each queue before it needs new credit.
 const CREDIT: u32 = 1_000;
 /// Maximum number of messages in transit. It bounds memory, because a table holds each message in transit.
 const MAX_IN_TRANSIT: u64 = 1_000_000;
 /// Time-out of a single message: one year, which is practically forever, because go-mades-bench has no such time-out.
 /// Instead, the whole run ends if no message arrives for the time of `--timeout`.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 60 * 60);
-/// Time for which late messages are still read after the last expected one. go-mades-bench waits as long.
+/// Time for which the bench still reads late messages after the last expected one has arrived. go-mades-bench waits
+/// for the same time.
 const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Converts the flags of go-mades-bench into options for mailrun's own MADES bench. Fails if an address is invalid, or
@@ -37,7 +38,7 @@ pub(super) fn plan(
 ) -> Result<MadesOptions, FatalError> {
     let uses_outbox = mode != MadesMode::Amqp;
     let outbox = broker("outbox", if uses_outbox { &options.outbox } else { &options.inbox }, public)?;
-    // In tracing mode, the bench reads no inbox, so ignore the flags for the inbox and fill the field with the outbox.
+    // In tracing mode, the bench reads no inbox, so ignore the flags for the inbox, and put the outbox into this field.
     let inbox = if mode == MadesMode::Tracing { outbox.clone() } else { broker("inbox", &options.inbox, public)? };
     let max_in_transit = in_transit(options);
     Ok(MadesOptions {
@@ -85,7 +86,8 @@ pub(super) fn plan(
     })
 }
 
-/// Returns `-max-in-transit`, which is 0 for no limit, but at most the number of messages in the run.
+/// Returns the value of `-max-in-transit` (0 means no limit), reduced to the number of messages in the run and to
+/// `MAX_IN_TRANSIT`.
 fn in_transit(options: &Options) -> u64 {
     let all = if options.messages == 0 { MAX_IN_TRANSIT } else { options.messages.min(MAX_IN_TRANSIT) };
     if options.max_in_transit == 0 { all } else { options.max_in_transit.min(all) }
@@ -102,8 +104,8 @@ fn broker(side: &str, typed: &BrokerFlags, public: PublicTargets) -> Result<mail
     let url = if url.user().is_some() { url } else { url.with_login(&typed.user, Password::new(&*typed.password)) };
     Ok(mailrun_mades::Broker {
         security: BrokerSecurity {
-            // Do not verify certificates, because go-mades-bench does not either: it has no flag that says whom to
-            // trust.
+            // Do not verify certificates, because go-mades-bench does not verify them either. It has no flag that says
+            // whom to trust.
             tls: TlsSetup { verification: Verification::Off, ..TlsSetup::default() },
             ..BrokerSecurity::default()
         },

@@ -22,7 +22,8 @@ pub(super) struct StageLine<'a> {
     pub(super) latencies: &'a LatencyHistogram,
     pub(super) limit: u64,
     pub(super) event_bytes: u64,
-    /// Time from the start until the last message or, during the run, until now.
+    /// Time from the start of the run until all messages had reached this stage or, if some have not, until now or the
+    /// end of the run.
     pub(super) duration: Duration,
 }
 
@@ -60,7 +61,7 @@ fn column(out: &mut fmt::Formatter<'_>, width: usize, text: &str) -> fmt::Result
     (0..blanks).try_for_each(|_| out.write_char(' '))
 }
 
-/// A number that is formatted as by Go's `%.3f`, which writes infinity as `+Inf`.
+/// Number that is printed as Go's `%.3f` prints it, for example infinity as `+Inf`.
 struct GoFloat(f64);
 
 impl fmt::Display for GoFloat {

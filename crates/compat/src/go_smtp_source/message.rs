@@ -88,7 +88,8 @@ impl GoHeaderTemplate {
     }
 }
 
-/// Makes a body in the same way as go-smtp-source: one byte less than the size, with a line end after every 80 bytes.
+/// Makes a body in the same way as go-smtp-source: one byte less than `size`, plus a line end after every 80 bytes. A
+/// size of 0 selects a default text of four lines.
 fn text(size: i64) -> Vec<u8> {
     if size == 0 {
         return (1..5).flat_map(|number| format!("La de da de da {number}.\n").into_bytes()).collect();

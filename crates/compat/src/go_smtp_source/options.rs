@@ -2,7 +2,7 @@ use crate::go::flags::{self, BadFlag, FlagKind};
 use crate::go::numbers::{BadNumber, boolean, float, integer};
 use crate::own_options::OwnOptions;
 
-/// Size limit for a body in bytes, because bodies are held in memory.
+/// Maximum size of a body in bytes. There is a limit because bodies are held in memory.
 const MAX_BODY_BYTES: i64 = i32::MAX as i64;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -20,7 +20,7 @@ pub(super) struct Options {
     pub(super) recipients: i64,
     pub(super) uses_tls: bool,
     pub(super) resolves_once: bool,
-    /// Maximum recipients per second of all sessions together. Zero or a negative value means no limit.
+    /// Maximum number of recipients per second in all sessions together. Zero or a negative value means no limit.
     pub(super) rate: f64,
     pub(super) file: Option<String>,
     pub(super) target: String,

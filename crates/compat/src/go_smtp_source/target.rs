@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::{fs, io};
 use tokio::sync::oneshot;
 
-/// Ports of services that may be missing in the host's list of services.
+/// Ports of mail services, for hosts whose list of services (/etc/services) does not contain them.
 const KNOWN_PORTS: [(&str, u16); 4] = [("smtp", 25), ("smtps", 465), ("submission", 587), ("submissions", 465)];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub(super) struct DialTarget {
 }
 
 impl DialTarget {
-    /// Parses `HOST:PORT`. An error has the same text as in Go's net package.
+    /// Splits `HOST:PORT` without looking up the host. On failure, returns the error text of Go's net package.
     pub(super) fn parse(typed: &str, allowed: PublicTargets) -> Result<Self, String> {
         let (host, port) = split(typed).map_err(|what| format!("address {typed}: {what}"))?;
         Ok(Self { host: host.to_owned(), port: port.to_owned(), address: None, allowed })

@@ -499,7 +499,8 @@ mod tests {
         }
     }
 
-    /// Returns two transcripts: of the replies, with marks for pauses and for the end, and of the observed events.
+    /// Runs a dialogue with these blocks of input. Returns a transcript of the replies, with marks for pauses and for
+    /// the end, and a transcript of the observed events.
     fn run_dialogue(options: &[&str], blocks: &[&[u8]], wanted: Option<usize>) -> (String, String) {
         let arguments = [options, &[":1", "1"]].concat().into_iter().map(str::to_owned).collect();
         let settings = Settings::read(&Invocation { program: "x".to_owned(), arguments }).unwrap();

@@ -26,7 +26,7 @@ const MAX_NAME_ATTEMPTS: u32 = 100;
 /// unnamed file until it is complete.
 const MEMORY_LIMIT: usize = 64 * 1024;
 
-/// A file operation failed. The program then ends, because the manual of smtp-sink does not say what to reply.
+/// Failure of a file operation. It ends the program, because the manual of smtp-sink does not say what to reply.
 #[derive(Debug, thiserror::Error)]
 #[error("{act} {path}: {}", reason(.source))]
 pub(super) struct DiskError {
@@ -157,7 +157,7 @@ impl SessionDump {
 
 impl Drop for SessionDump {
     fn drop(&mut self) {
-        // Ignore the error, because the program is ending and nobody can handle it.
+        // Ignore the error. If a dump is still open here, the program is ending, and nobody can handle the error.
         let _ = self.abandon();
     }
 }

@@ -38,7 +38,7 @@ fn prepare(socket: &OwnedFd, address: SocketAddr, window_bytes: Option<i32>) -> 
         sockopt::set_ipv6_v6only(socket, true)?;
     }
     sockopt::set_socket_reuseaddr(socket, true)?;
-    // Allow several sinks on one port, among which the kernel then distributes the connections.
+    // Allow several sinks to listen on one port. The kernel then distributes the connections among them.
     sockopt::set_socket_reuseport(socket, true)?;
     // Set these options on the listening socket, because accepted sockets inherit them.
     sockopt::set_tcp_nodelay(socket, true)?;

@@ -85,8 +85,8 @@ fn prepare(call: &Invocation, stderr: &StderrWriter) -> Result<(Settings, OwnedF
 }
 
 async fn run_sink(settings: Settings, listener: OwnedFd, interrupt: Option<Interrupt>) -> SinkExit {
-    // Look up the time zone only for dumps and the log, which need local time, because the lookup takes dozens of
-    // system calls.
+    // Look up the time zone only if there are dumps or a log, which need local time. The lookup takes dozens of system
+    // calls.
     let is_dated = settings.dump_template.is_some() || settings.rules.logs_any();
     let zone = if is_dated { TimeZone::system() } else { TimeZone::UTC };
     let sink = Rc::new(SmtpSink::new(settings, zone));
@@ -118,8 +118,8 @@ async fn accept_clients(sink: &Rc<SmtpSink>, listener: OwnedFd) -> SinkExit {
                 sink.counters.borrow_mut().record_client();
                 worker::spawn_local(session::serve(Rc::clone(sink), descriptor, client));
             }
-            // Accepting fails if the client has already disconnected, or if file descriptors have run out. Wait,
-            // because as long as there are no descriptors, every attempt fails at once.
+            // Accepting fails if the client has already disconnected, or if file descriptors have run out. Wait before
+            // the next attempt, because every attempt fails at once while there are no descriptors.
             Some(Err(_)) => mailrun_net::sleep(ACCEPT_RETRY_DELAY).await,
         }
     }

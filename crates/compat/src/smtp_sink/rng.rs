@@ -24,7 +24,8 @@ impl GlibcRng {
             word += if word < 0 { 2_147_483_647 } else { 0 };
             words.push_back(word as u32);
         }
-        // glibc begins with the sum of the fourth and the first seed, so rotate the table to begin with the fourth.
+        // glibc first adds up the fourth and the first number of the table, so rotate the table to begin with the
+        // fourth number.
         words.rotate_left(SEPARATION);
         let rng = Self(RefCell::new(words));
         for _ in 0..DISCARDED_NUMBERS {

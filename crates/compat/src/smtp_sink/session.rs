@@ -183,7 +183,7 @@ impl Session {
         mailrun_net::sleep(Duration::from_secs(seconds.into())).await;
         let step = self.run_step(|dialogue, out, recorder| dialogue.resume(out, recorder)).await;
         drop(guard);
-        // Handle the input that came together with the delayed command before reading more, because the client may be
+        // Before reading more, handle the input that came together with the delayed command, because the client may be
         // waiting for the replies to that input.
         if step == SmtpSinkStep::Read { SmtpSinkStep::Continue } else { step }
     }

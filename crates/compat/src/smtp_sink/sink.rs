@@ -71,12 +71,13 @@ impl SmtpSink {
         turn(self.read_buffer.borrow_mut().bytes())
     }
 
-    /// If the session has to wait, it keeps the buffer that it took, and the next session allocates another.
+    /// Returns the write buffer that the sessions share. If a session has to wait while it writes, it keeps the buffer,
+    /// and the next session allocates another one.
     pub(super) fn take_write_buffer(&self) -> Vec<u8> {
         self.write_buffer.take()
     }
 
-    /// Stores the write buffer with its bytes, because the session sends them in its next step.
+    /// Puts the write buffer back together with its unsent bytes, which the session sends in its next step.
     pub(super) fn keep_unsent(&self, out: Vec<u8>) {
         *self.write_buffer.borrow_mut() = out;
     }

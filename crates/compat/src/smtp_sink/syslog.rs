@@ -39,7 +39,7 @@ impl Syslog {
         }
         *socket = open();
         if let Some(socket) = &*socket {
-            // Ignore the error, because if even a new socket is full or closed, another attempt is pointless.
+            // Ignore the error, because another attempt is pointless if even a new socket fails.
             let _ = socket.send(&line);
         }
     }

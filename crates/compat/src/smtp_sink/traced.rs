@@ -51,7 +51,7 @@ impl TraceStats {
                 self.corrupt += 1;
                 self.mark_recipients(trace, message);
             }
-            // A message whose trace header is missing or unreadable counts as foreign, as in `mailrun sink`, because
+            // As in `mailrun sink`, a message whose trace header is missing or unreadable counts as foreign, because
             // only this header names the run that sent the message.
             TraceResult::Corrupt(None) | TraceResult::Absent => self.foreign += 1,
         }

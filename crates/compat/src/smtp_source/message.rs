@@ -129,8 +129,8 @@ fn encode_lines(text: &[u8]) -> Vec<u8> {
     lines
 }
 
-/// Makes a body of `length` bytes in lines of 80 bytes. Each line begins with the last digit of its number, except an
-/// incomplete last line.
+/// Makes a body of `length` bytes in lines of 80 bytes, including CRLF. Each line begins with the last digit of its
+/// number, except the last line, which may be shorter and does not have its CRLF yet.
 fn filler(length: usize) -> Vec<u8> {
     let mut content = vec![b'X'; length];
     let whole = length.saturating_sub(1) / LINE_BYTES;

@@ -131,8 +131,8 @@ impl<D: Dialect> Connection<D> {
     }
 
     async fn begin_tls(&mut self, run: &D) -> Result<(), FailureCause> {
-        // Discard plain text that arrived together with the reply to STARTTLS, because an attacker may have injected it
-        // to be taken for a reply under TLS (CVE-2011-0411).
+        // Discard plain text that arrived together with the reply to STARTTLS. An attacker may have injected this text,
+        // so that the client takes it for a reply under TLS (CVE-2011-0411).
         self.read_ahead = Vec::new();
         self.reader = ReplyReader::default();
         let setup = run.shared().tls.as_ref().expect("STARTTLS is sent only with TLS");

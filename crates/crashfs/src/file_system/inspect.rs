@@ -21,8 +21,9 @@ impl FileSystem {
         names: &dyn Fn(&'f super::Directory) -> Vec<(&'f String, &'f Inode)>,
     ) -> Vec<String> {
         let mut paths = Vec::new();
-        // Climb from the file to the root. Each entry has a directory, the path from there to the file, and all
-        // directories passed. Pass none twice: if only some renames are durable, directories may form a cycle.
+        // Climb from the file to the root. Each entry of `open` has a directory, the path from there to the file, and
+        // the set of directories on that path. No path passes a directory twice, because directories may form a cycle
+        // if only some renames are durable.
         let mut open = vec![(inode, String::new(), BTreeSet::from([inode]))];
         while let Some((at, below, passed)) = open.pop() {
             if at == ROOT {

@@ -164,8 +164,8 @@ impl MasterLink {
             MasterCommand::Ack(index) if self.index.is_none() => {
                 let index = (*index).min(MAX_INDEX);
                 self.index = Some(index);
-                // The master gives each registered worker another index. Use the index as the upper bits of all message
-                // numbers, so that no two workers use the same number.
+                // The master gives each registered worker a different index. Use the index as the upper bits of all
+                // message numbers, so that no two workers use the same number.
                 self.next_message = index << NUMBERS_LOG2;
                 mailrun_process::tell!("worker {index} of the Locust master at {}", self.master);
             }
@@ -295,7 +295,7 @@ impl MasterLink {
         }
         if let Some(ended) = &self.load {
             let next = ended.control().next_message();
-            // If the worker has the same index as during the previous load, continue after the message numbers of that
+            // If the worker had the same index during the previous load, continue after the message numbers of that
             // load, so that no number is used twice.
             if next >> NUMBERS_LOG2 == self.next_message >> NUMBERS_LOG2 {
                 self.next_message = self.next_message.max(next);

@@ -21,7 +21,8 @@ use std::time::Duration;
 pub(crate) type Ns = u64;
 
 const DAY_NS: Ns = 86_400 * 1_000_000_000;
-/// Lowest bit of the route's number in a message number. The 32 bits below it count the messages of the route.
+/// Position of the lowest bit of the route's number in a message number. The 32 bits below it count the messages of the
+/// route.
 const ROUTE_SHIFT: u32 = 32;
 /// Maximum number of routes, including removed routes. With more, message numbers would not fit into a trace.
 pub(super) const MAX_ROUTES: u16 = 1 << 10;
@@ -350,7 +351,7 @@ impl RouteAccount {
             message.arrival = Some(kind);
             message.day()
         } else if let Some(place) = self.missing.iter().position(|message| !is_copy && message.number == number) {
-            // This overdue message was counted as lost or in doubt, but has arrived after all, so correct the counts.
+            // The message was overdue and counted as lost or in doubt. It has arrived after all, so correct the counts.
             let Some(message) = self.missing.remove(place) else { return };
             self.count(message.day, |counts| {
                 match message.was_accepted {
@@ -361,7 +362,8 @@ impl RouteAccount {
             });
             message.day
         } else {
-            // The message's day is no longer known and may have been reported, so count the copy for the latest day.
+            // The account no longer knows the message's day, and the report of that day may already be written. So
+            // count the copy for the latest day.
             self.counts.repeated += 1;
             if let Some(mut day) = self.days.last_entry() {
                 day.get_mut().counts.repeated += 1;

@@ -1,4 +1,5 @@
-//! Composes a probe's messages, which are small, have a trace, and are marked as sent by a machine.
+//! Composes a probe's messages. Each is small, has a trace header by which a sink recognises it, and is marked as sent
+//! by a machine.
 use super::options::RouteOptions;
 use crate::send::{HeaderField, MessageParts, compose, set_header};
 use anyhow::{Result, anyhow};

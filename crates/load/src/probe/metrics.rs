@@ -11,7 +11,7 @@ pub(super) struct Shared {
     pub(super) journal: JournalState,
     /// Maps the number of a route to the Unix time in seconds at which the server's certificate expires.
     pub(super) certificates: HashMap<u16, i64>,
-    /// True if a route's sink or mailbox can be read at present, by the number of the route.
+    /// Maps the number of a route to true if its sink or mailbox can be read at present.
     pub(super) watches: HashMap<u16, bool>,
     pub(super) reloaded_ns: Ns,
     /// False if the last attempt to read the configuration failed. The previous configuration then

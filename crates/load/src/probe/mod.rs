@@ -74,7 +74,8 @@ struct Outcome {
 ///
 /// # Errors
 ///
-/// Fails if the directory cannot be used, if the account is damaged, or if the HTTP server cannot listen.
+/// Fails if the directory `state` cannot be used, if the first line of the account in it is damaged, if there are too
+/// many routes, or if the HTTP server cannot listen.
 pub fn run(options: ProbeOptions) -> Result<()> {
     let ProbeOptions { routes, state, http, http_name, mut reload } = options;
     // If the probe can reload its configuration, SIGHUP makes it do so. Otherwise, SIGHUP ends the probe.
@@ -180,8 +181,8 @@ impl Shell {
         if !shared.probe.set_routes(paces.collect(), now_ns) {
             bail!("there are too many routes: at most {} in the life of an account", account::MAX_ROUTES);
         }
-        // Write a snapshot first, because later events contain only the number of a route, and a reader of the journal
-        // needs its name.
+        // Write a snapshot first, because only a snapshot contains the names of the routes. The events that follow
+        // contain only their numbers.
         let written = self.journal.compact(&shared.probe.account);
         self.tell_written(&written, &mut shared);
         shared.watches.clear();
@@ -240,7 +241,8 @@ impl Shell {
         now_ns
     }
 
-    /// Does everything that is due now, and returns the time until something else is due.
+    /// Sends the messages that are due, records overdue messages, and writes the reports of finished days. Returns the
+    /// time until the next message is due, but at most `TICK`.
     fn turn(&mut self) -> Duration {
         let shared = Arc::clone(&self.shared);
         let mut shared = lock(&shared);
@@ -278,7 +280,7 @@ impl Shell {
         Duration::from_nanos(next_ns.saturating_sub(unix_ns())).min(TICK)
     }
 
-    /// Writes the reports of days that are over. After a failure, the next attempt follows after `REPORT_RETRY`.
+    /// Writes the reports of days that are over. If a report cannot be written, tries again after `REPORT_RETRY`.
     fn report_days(&mut self, shared: &mut Shared, now_ns: Ns) {
         if clock::now() < self.report_from {
             return;
@@ -400,7 +402,7 @@ impl Shell {
         if events.is_empty() {
             return;
         }
-        // Even if the write failed, apply the events, because the next write begins with a snapshot of the account.
+        // Apply the events even if this write fails, because the next write then begins with a snapshot of the account.
         let written = self.journal.append(events, &shared.probe.account, false);
         events.iter().for_each(|event| shared.probe.account.apply(event));
         self.tell_written(&written, shared);
@@ -422,7 +424,8 @@ impl Shell {
         };
     }
 
-    /// Waits for the answers to messages that are being sent, and then writes a snapshot of the account.
+    /// Waits up to `END_TIMEOUT` for the answers to messages that are being sent, and then writes a snapshot of the
+    /// account.
     fn finish(mut self, input: &Receiver<Input>) {
         let limit = clock::now() + END_TIMEOUT;
         while clock::now() < limit && !lock(&self.shared).probe.account.unanswered().is_empty() {

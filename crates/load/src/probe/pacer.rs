@@ -1,5 +1,5 @@
-//! Decides when each route sends, and which messages are overdue. The caller passes all times and gets events for the
-//! account, so that tests need no clock, socket or file.
+//! Decides when each route sends, and which messages are overdue. The caller passes all times and stores the returned
+//! events, so that tests need no clock, socket or file.
 use super::account::{Account, Answer, Event, Ns, day_of, route_of};
 use crate::sink::arrivals::{Arrival, ArrivalKind, ArrivalList};
 use mailrun_measurement::{Ledger, MarkResult};
@@ -8,7 +8,8 @@ use std::collections::HashMap;
 /// Maximum pause of a route whose server refuses messages. If the route's interval is longer, the pause is one
 /// interval.
 const MAX_BACKOFF_NS: Ns = 600 * 1_000_000_000;
-/// If the difference between the wall clock and the monotonic clock changes by this much, the wall clock was set.
+/// If the difference between the wall clock and the monotonic clock changes by at least this much, the probe concludes
+/// that the wall clock was set.
 const CLOCK_SET_NS: u64 = 1_000_000_000;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,7 +42,7 @@ pub(super) struct Route {
     pub(super) pace: Pace,
     next_due_ns: Ns,
     is_sending: bool,
-    /// Number of messages that the server has not accepted since it last accepted one.
+    /// Number of messages in a row that the server did not accept. Unanswered messages count as well.
     pub(super) refusals: u32,
     backoff_until_ns: Ns,
     /// Time on the monotonic clock up to which all arrivals on the route are known, or `None` before the first report.
@@ -55,10 +56,11 @@ pub(super) struct Route {
     pub(super) is_up: Option<bool>,
 }
 
-/// Reporter of an arrival. Its kind tells whether an earlier process of the probe may have counted the arrival.
+/// The sink or mailbox that reported an arrival. The variant tells whether an earlier process of the probe may have
+/// counted the arrival already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Witness {
-    /// A sink that has reported to this process before. `listed` has left out the arrivals that were reported then.
+    /// A sink that has reported to this process before. `listed` leaves out the arrivals of its earlier reports.
     Sink,
     /// A sink that reports to this process for the first time. An earlier process may have counted its arrivals.
     NewSink,
@@ -67,7 +69,7 @@ pub(super) enum Witness {
     Mailbox { first_route: u16 },
 }
 
-/// The arrivals in a sink's list that were not reported before.
+/// The arrivals in a sink's list that the sink has not reported to this process before.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct News {
     pub(super) witness: Witness,
@@ -90,13 +92,15 @@ pub(super) struct Probe {
     own_from: Vec<(u16, u64)>,
     /// Messages that were reported to this process as arrived.
     told: Ledger,
-    /// Messages that were found in mailboxes, to recognise second copies in the same mailbox. The ledger tells
-    /// mailboxes apart by the number of their first route, which it stores as the recipient's number.
+    /// Messages that were found in mailboxes, to recognise second copies in the same mailbox. A ledger marks pairs of a
+    /// message and a recipient number. Here, the number of the mailbox's first route serves as the recipient number,
+    /// so that each mailbox has its own marks.
     in_mailbox: Ledger,
     /// Maps the address of a sink to the name of its list, and to the number of arrivals that it has reported to this
-    /// process. A new watch thread, for example after SIGHUP, gets all arrivals again, so `listed` skips this number.
+    /// process. A new watch thread, for example after SIGHUP, gets all arrivals again, so `listed` skips this many.
     sinks: HashMap<String, (String, u64)>,
-    /// Wall clock minus monotonic clock at the last comparison. A sudden change shows that the wall clock was set.
+    /// Wall clock minus monotonic clock at the first comparison or, later, after the last time that the wall clock was
+    /// set. A change of at least `CLOCK_SET_NS` shows that the wall clock was set again.
     clock_offset_ns: Option<i128>,
     pub(super) clock_sets: u64,
 }
@@ -182,7 +186,7 @@ impl Probe {
         let mut due = Vec::new();
         for route in routes.iter_mut().filter(|route| route.next_due_ns <= now_ns) {
             let interval_ns = route.pace.interval_ns.max(1);
-            // After a pause of the whole host, send one message instead of all that were missed.
+            // If the whole host was suspended, send one message instead of all the messages that it has missed.
             let missed = (now_ns - route.next_due_ns) / interval_ns;
             route.skipped[Skip::Busy as usize] += missed;
             let due_ns = route.next_due_ns + missed * interval_ns;
@@ -221,7 +225,8 @@ impl Probe {
         }
     }
 
-    /// Records that the server has answered, or the session has failed. `took_ns` counts from when the message was due.
+    /// Records that the server has answered, or the session has failed. Returns the event for the account. `took_ns` is
+    /// the time since the message was due.
     pub(super) fn answered(&mut self, number: u64, answer: Answer, took_ns: Ns, now_ns: Ns) -> Event {
         if let Some(route) = self.route_mut(number) {
             route.is_sending = false;
@@ -238,7 +243,8 @@ impl Probe {
         let known = self.sinks.get(address);
         let witness = if known.is_some() { Witness::Sink } else { Witness::NewSink };
         let told = match known {
-            // After SIGHUP, two watch threads briefly ask this sink, so skip arrivals that either has already received.
+            // For a short time after SIGHUP, two watch threads ask this sink. Skip the arrivals that one of them has
+            // already received.
             Some((list, told)) if *list == sink => *told,
             Some(_) => 0,
             // When this process first asks a sink, do not warn of arrivals that the sink has already removed from its
@@ -261,7 +267,7 @@ impl Probe {
             if let Witness::Mailbox { first_route } = witness
                 && self.in_mailbox.mark(arrival.number, u32::from(first_route)) == MarkResult::Again
             {
-                // This mailbox has contained the message before, so count a duplicate. The watcher may report a first
+                // This mailbox has contained the message before, so count a duplicate. The watcher may call it a first
                 // delivery, because a reopened mailbox has a new watcher, which has not seen the first copy.
                 arrival.kind = ArrivalKind::Duplicate;
             } else if is_told {
@@ -288,8 +294,8 @@ impl Probe {
         (from..self.account.next_number(route)).contains(&number)
     }
 
-    /// Records that a sink or mailbox has reported everything that had arrived on these routes until `at`, a time on the
-    /// monotonic clock.
+    /// Records that a sink or mailbox has reported all messages of these routes that had arrived until `at`, a time on
+    /// the monotonic clock.
     pub(super) fn seen(&mut self, routes: &[u16], at: Ns) {
         let seen = self.routes.iter_mut().filter(|route| routes.contains(&route.number));
         seen.for_each(|route| route.seen_until = route.seen_until.max(Some(at)));
@@ -302,8 +308,9 @@ impl Probe {
         missed.for_each(|route| route.missed_until = route.missed_until.max(Some(at)));
     }
 
-    /// Converts a monotonic time to wall-clock time, so that it can be compared with the due times of messages. The
-    /// clock difference is the one with which due times were last corrected.
+    /// Converts a monotonic time to wall-clock time, so that it can be compared with the due times of messages. Uses
+    /// `clock_offset_ns` and not the present difference of the clocks, because the due times were last corrected with
+    /// `clock_offset_ns`.
     fn wall_ns(&self, monotonic_ns: Ns) -> Ns {
         let wall_ns = i128::from(monotonic_ns) + self.clock_offset_ns.unwrap_or_default();
         Ns::try_from(wall_ns.max(0)).unwrap_or(Ns::MAX)

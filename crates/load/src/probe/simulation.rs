@@ -78,7 +78,7 @@ enum Happening {
 
 impl World {
     fn random(&mut self) -> u64 {
-        // This is SplitMix64, so that a seed always gives the same simulation.
+        // Use SplitMix64, so that a seed always gives the same simulation.
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.random;
         mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -226,7 +226,7 @@ fn simulate(days: u64, lifetime: Ns, sizes: &mut Vec<Sizes>) -> (Account, World)
             let next = world.future.first_key_value().map_or(Ns::MAX, |((at, _), _)| *at);
             now = probe.next_due_ns().unwrap_or(Ns::MAX).min(next).max(now + 1).min(now + SECOND * 60).min(death);
         }
-        // Drop the replies that were under way when the probe died, because they reach nobody.
+        // Drop the replies that were under way when the probe died, because no probe receives them.
         world.future.retain(|_, happening| !matches!(happening, Happening::Answered(..)));
         ended = Some(probe.account);
     }
@@ -262,7 +262,8 @@ fn in_a_week_the_account_is_right_and_nothing_grows() {
     for size in &sizes {
         assert!(size.file < 400 << 10 && size.account < 120 << 10 && size.in_flight < 400, "{sizes:?}");
     }
-    // Allow the account to grow by 10 %, and by 64 bytes for each lost message, which it keeps in case it arrives.
+    // Allow the account to grow by 10 %, and by 64 bytes for each lost message. It keeps lost messages in case they
+    // still arrive.
     let (first, last) = (&sizes[1], &sizes[6]);
     assert!(
         last.account < first.account + first.account / 10 + 64 * (last.missing - first.missing) as usize,

@@ -6,8 +6,8 @@ use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer;
 
-/// Returns lines that describe the server's chain of certificates, beginning with its own. They
-/// also say whether the chain is trusted.
+/// Returns lines that describe the server's chain of certificates, beginning with the server's own certificate. The
+/// last line says whether the chain is trusted.
 pub(super) fn describe(shown: &ShownCertificates, now: Timestamp) -> Vec<String> {
     let count = shown.chain.len();
     let mut lines = Vec::new();

@@ -120,9 +120,8 @@ pub fn with_crlf(text: &[u8]) -> Result<Vec<u8>> {
     Ok(lines)
 }
 
-/// Replaces all header fields with this name by one, which takes the place of the first of them.
-/// Without such a field, the new one is added at the end of the header. Each line of the message
-/// must end in `<CRLF>`.
+/// Replaces all header fields of the same name by `field`, at the place of the first of them. If the message has no
+/// such field, adds `field` at the end of the header. Each line of the message must end in `<CRLF>`.
 pub fn set_header(message: &[u8], field: &HeaderField) -> Vec<u8> {
     let HeaderField { name, value } = field;
     let value = match value.is_ascii() {

@@ -14,7 +14,7 @@ pub struct SendOptions {
     /// Sender of the envelope, or empty for the null sender of notifications.
     pub from: String,
     pub to: Vec<String>,
-    /// True if `from` and `to` are sent exactly as they are, and not as `<address>`.
+    /// True if `from` and `to` are sent exactly as they are (`--raw`), and not as `<address>`.
     pub is_verbatim: bool,
     /// The message, in which each line ends in `<CRLF>`.
     pub message: Vec<u8>,
@@ -82,8 +82,8 @@ impl QuitAfter {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
-    /// Returns the step after which the SMTP client must end the session before it has sent all mail. Returns `None`
-    /// for `Connect`, because no client is started, and for `Auth`, because a session without a message ends by itself.
+    /// Returns the step after which the SMTP client must end the session early. Returns `None` for `Connect`, because
+    /// then no SMTP client is started, and for `Auth`, because a session without a message ends by itself.
     pub(super) fn stop_point(self, tls: TlsMode) -> Option<StopPoint> {
         match self {
             Self::Connect | Self::Auth => None,

@@ -142,8 +142,8 @@ pub(super) fn failure(ended: &SessionEnd, is_over_tls: bool, is_pipe: bool, time
     let (stage, text) = match ended {
         SessionEnd::Closed => (SendStage::Closed, "the server ended the session".to_owned()),
         SessionEnd::GaveUp(cause) => (stage_of_cause(*cause), cause.to_string()),
-        // In TLS 1.3, the client learns only after its own handshake that the server rejects its certificate, so this
-        // late error still belongs to TLS.
+        // In TLS 1.3, the client learns only after its handshake that the server rejects its certificate. So this late
+        // error still belongs to TLS.
         SessionEnd::Lost(_, error) if error.kind() == ErrorKind::InvalidData => (SendStage::Tls, reason(error)),
         SessionEnd::Lost(verb, _) if is_pipe => (SendStage::Pipe, format!("the command ended{}", before(verb))),
         SessionEnd::Lost(verb, error) if error.kind() == ErrorKind::UnexpectedEof => {

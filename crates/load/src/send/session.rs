@@ -171,7 +171,7 @@ impl MessageSource for SingleMessage {
         self.has_begun = true;
         Poll::Ready(match self.envelope(client.extensions()) {
             Ok(envelope) => NextAction::Transaction(Arc::new(envelope)),
-            // `--quit-after` may end the session before RCPT, so the user need not name recipients.
+            // There are no recipients. This is allowed if `--quit-after` ends the session before RCPT.
             Err(_) => NextAction::Quit,
         })
     }

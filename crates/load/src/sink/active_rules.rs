@@ -25,7 +25,7 @@ pub(super) struct ActiveRules {
     /// Number of changes of the rules so far, or 0 if there have never been any rules.
     version: AtomicU64,
     current: Mutex<Arc<Ruleset>>,
-    /// Number of times that each rule has acted. The key is the rule's text.
+    /// Maps the text of each rule to the number of times that the rule has acted.
     counts: Mutex<BTreeMap<String, Arc<AtomicU64>>>,
     /// Seed of random choices, for rules that come without a seed of their own.
     seed: u64,
@@ -143,7 +143,7 @@ impl ActiveRules {
         }
     }
 
-    /// Replaces the rules for every later command.
+    /// Replaces the rules. Open sessions follow the new rules from their next command on.
     pub(super) fn replace(&self, rulebook: Rulebook) {
         let mut current = lock(&self.current);
         let mut counts = lock(&self.counts);

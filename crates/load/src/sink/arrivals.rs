@@ -1,5 +1,5 @@
-//! The messages of a run one by one, in the order in which the sink received them. A probe asks the sink for this list,
-//! because it records what happened to each message.
+//! The messages of a run one by one, roughly in the order in which the sink received them. A probe asks the sink for
+//! this list, because the probe records what happened to each message.
 //!
 //! The sink derives this list from tallies. A tally has the counts and histograms that one worker has collected in a
 //! quarter of a second. Under a light load, a tally covers one message, so its histograms contain the times of this
@@ -58,7 +58,7 @@ impl ArrivalFinder {
             let kind = if is_known { ArrivalKind::Duplicate } else { ArrivalKind::Delivered };
             arrivals.push(Arrival { number, kind, delivered_ns: delivered.next(), announced_ns: announced.next() });
         }
-        // A tally only counts its duplicates, so list each duplicate as a copy of the tally's first message.
+        // A tally has only the number of its duplicates, so list each of them as a copy of the tally's first message.
         if let Some(number) = numbers(&tally.units).next() {
             arrivals.extend((0..tally.duplicates).map(|_| untimed(number, ArrivalKind::Duplicate)));
         }

@@ -41,7 +41,7 @@ pub enum LoginPolicy {
 }
 
 impl CapabilityOptions {
-    /// Returns true if the options ask for TLS, logins or LMTP.
+    /// Returns true if an option differs from its default, for example if the user asks for TLS, logins or LMTP.
     pub fn is_used(&self) -> bool {
         *self != Self::default()
     }

@@ -27,7 +27,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 pub(super) struct SinkCollector {
     monitor: Monitor<SinkRun>,
-    /// HTTP server of the sink's status, which serves until this value is dropped.
+    /// HTTP server of the sink's status, or `None` without `--http`. It serves until the process ends.
     _status: Option<StatusServer>,
 }
 
@@ -45,7 +45,7 @@ struct SinkRun {
 }
 
 impl SinkCollector {
-    /// Starts the collector, and prints the addresses on which the sink listens.
+    /// Starts the collector, and prints where the sink listens or which mailboxes it watches.
     pub(super) fn begin(
         options: SinkOptions,
         place: SinkPlace,

@@ -7,9 +7,9 @@
 //! | a Maildir | a file each, from `tmp` to `new` |
 //! | one file | each message after a line of JSON with its length: `{"bytes":N,…}` LF, N bytes, LF |
 //!
-//! If all messages go into one file, it is not an mbox: an mbox ends lines in LF and quotes `From ` in the text, so the
-//! received bytes could not be restored. The length of each message is written before it, because any separator, such
-//! as the one that smtp-sink writes for `-D`, might also occur in a message.
+//! The single file for all messages is not an mbox, because an mbox ends lines in LF and quotes `From ` in the text, so
+//! the received bytes could not be restored. The length of each message is written before the message, because any
+//! separator, such as the one that smtp-sink writes for `-D`, might also occur in a message.
 //!
 //! A message that cannot be stored is refused. Messages are written without fsync. As in smtp-sink,
 //! the other sessions of the worker wait during a write.

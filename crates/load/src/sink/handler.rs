@@ -71,7 +71,8 @@ impl Service for SinkService {
         let resource = match ResourceExhausted::from_error(error, false) {
             Some(ResourceExhausted::Descriptors) => Resource::Descriptors,
             Some(ResourceExhausted::HostDescriptors) => Resource::HostDescriptors,
-            // Ignore errors that are no lack of descriptors, for example because the client has already disconnected.
+            // Ignore other errors, because they do not mean that descriptors have run out. For example, the client may
+            // have disconnected already.
             Some(ResourceExhausted::Ports) | None => return,
         };
         self.0.tally.borrow_mut().exhausted.add(resource);
@@ -82,7 +83,7 @@ impl Service for SinkService {
     }
 
     async fn drain(&self) {
-        // Send the last counts even if the collector has not taken the earlier ones, because this worker ends.
+        // Send the last counts even if the collector has not yet taken the earlier counts, because this worker ends.
         self.0.send_last_tally();
     }
 }
@@ -364,7 +365,8 @@ impl Handler for SinkHandler {
 }
 
 impl SinkHandler {
-    /// Returns true if the session only counts messages, because it has no rules and stores nothing.
+    /// Returns true if the session only has to count messages, because the sink never had rules and stores no mail, and
+    /// no message of the session came from <>.
     fn only_counts(&self) -> bool {
         self.extended.is_none() && self.worker.context.active_rules.version() == 0
     }
@@ -463,7 +465,7 @@ impl SinkHandler {
         if fates.iter().all(RecipientDecision::is_unchanged) { Vec::new() } else { fates }
     }
 
-    /// Handles the end of a message if the sink does more than count it. For example, the sink may have rules.
+    /// Handles the end of a message if the sink does more than count it, for example because the sink has rules.
     fn handle_message(&mut self, found: TraceResult, bytes: u64, now: Duration) -> Answer {
         let (mut delay, effect, fates) = self.decide_message(sequence(&found), now);
         let recipients = std::mem::take(&mut self.recipients);
@@ -743,7 +745,7 @@ mod tests {
             ("<a@y> ORCPT=rfc822;t+6F@x NOTIFY=NEVER", single, [1, 1, 0, 0], "to@x a@y"),
             ("<b@y> ORCPT=rfc822;b@y NOTIFY=NEVER", single, [0, 0, 1, 0], "- b@y"),
             ("<b@y> NOTIFY=NEVER", single, [0, 0, 1, 0], "- b@y"),
-            // NOTIFY=NEVER shows that a server added the recipient, unless the source itself asks for it, as here.
+            // Here, the source itself asks for NOTIFY=NEVER, so it does not show that a server added the recipient.
             ("<to@x> ORCPT=rfc822;to@x NOTIFY=NEVER", single.asking_never(), [1, 0, 0, 0], ""),
             ("<to@x> NOTIFY=NEVER", single.asking_never(), [1, 0, 0, 0], ""),
             // The sink ignores an ORCPT that does not contain a mail address, such as an X.400 address.

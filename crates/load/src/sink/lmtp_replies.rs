@@ -26,13 +26,14 @@ impl RecipientDecision {
     }
 
     /// Returns true if the rules need not be evaluated for later recipients. In SMTP, any refusal decides for the whole
-    /// message. In LMTP, only the end of the session makes later results useless.
+    /// message. In LMTP, each recipient has its own reply, so only the end of the session ends the evaluation.
     pub(super) fn ends_evaluation(&self, protocol: Protocol) -> bool {
         let is_refused = |code| protocol == Protocol::Smtp || code == SERVICE_CLOSING;
         self.effect.cuts_connection() || self.effect.error_code().is_some_and(is_refused)
     }
 
-    /// Returns how many times the sink counts this recipient: 0 if it is refused or dropped, and 2 if it is doubled.
+    /// Returns how many times the sink counts the message for this recipient: 0 if a rule refuses or drops the message,
+    /// and 2 if a rule duplicates it.
     fn unit_count(&self) -> usize {
         self.effect.copies().unwrap_or(0).into()
     }
@@ -65,7 +66,8 @@ pub(super) fn combine(
     RecipientDecision { delay, effect: if recipients.is_empty() { RuleEffect::Drop } else { reply } }
 }
 
-/// Removes refused recipients, and those whose mail a rule drops, from the envelope of a stored message.
+/// Removes the recipients for whom a rule refuses or drops the message from the envelope of the message to store.
+/// `times` is the number of times that the message counts for each recipient.
 fn retain_counted(draft: &mut Option<MessageWriter>, mut times: impl Iterator<Item = usize>) {
     if let Some(draft) = draft {
         draft.envelope().recipients.retain(|_| times.next().is_some_and(|times| times > 0));
@@ -78,7 +80,7 @@ pub(super) struct LmtpReplies {
     notice: Option<Box<RunNotice>>,
     bytes: u64,
     recipients: Vec<SinkRecipient>,
-    /// Result of the rules for each recipient. The list ends early with a result that ends the session.
+    /// Result of the rules for each recipient. A result that ends the session is the last in the list.
     decisions: Vec<RecipientDecision>,
     storage: RefCell<StorageState>,
     /// True if a rule has changed a byte of the message.
@@ -156,8 +158,8 @@ impl LmtpReplies {
             StorageState::Pending(draft) => {
                 worker.store(draft)?;
                 match &self.notice {
-                    // Count a notification once, when its first recipient is accepted. It reports on other recipients,
-                    // so it does not matter to how many it is sent.
+                    // Count a notification once, when its first recipient is accepted. It reports on the recipients of
+                    // another message, so the number of its own recipients does not matter.
                     Some(notice) => worker.count_notice(notice, recipients.len() as u64, self.bytes, now),
                     None => worker.count_arrival(&self.found, recipients, self.bytes, now, 1),
                 }

@@ -112,7 +112,7 @@ pub fn run(options: SinkOptions) -> Result<FinishedRun> {
     Ok(collector.finish(&tallies))
 }
 
-/// Watches mailboxes until enough messages have arrived or the user stops the sink, as [`run`] does.
+/// Does the work of [`run`] for a sink that watches mailboxes instead of listening.
 fn watch(options: SinkOptions) -> Result<FinishedRun> {
     let Some(mailboxes) = options.mailboxes.clone() else { bail!("there are no mailboxes") };
     let http = options.http.as_deref().map(|http| resolve("--http", http)).transpose()?;

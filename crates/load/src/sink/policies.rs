@@ -46,7 +46,8 @@ pub(super) struct KeyedLimiter {
 
 impl KeyedLimiter {
     /// When there are this many keys, all full buckets are removed, to limit the memory to 5 MB. This changes no
-    /// decision, because a new bucket for the same key is full as well. If no bucket is full, all are removed.
+    /// decision, because a new bucket for the same key is full as well. If no bucket is full, all buckets are removed,
+    /// and each of their keys may then have another burst.
     const MAX_KEYS: usize = 100_000;
 
     pub(super) fn new(rate_per_s: f64, burst: u32) -> Self {
@@ -121,7 +122,7 @@ pub(super) struct DomainCap {
     hasher: RandomState,
 }
 
-/// Hash of a domain name, by which an open transaction remembers the domain whose [`DomainCap`] it must release.
+/// Hash of a domain name. A transaction keeps it, to give back the domain's place in the [`DomainCap`] at its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DomainKey(u64);
 
@@ -185,7 +186,8 @@ impl ReadThrottle {
         if now < self.due { Err(self.due) } else { Ok(self.read_size()) }
     }
 
-    /// Records that this many bytes have been read. A peer that was slow may not exceed the rate later to catch up.
+    /// Records that this many bytes have been read. A peer that was slower than the rate may not catch up by sending
+    /// faster later.
     pub(super) fn record_read(&mut self, octets: usize, now: Duration) {
         self.due = self.due.max(now.saturating_sub(self.duration_of(self.read_size()))) + self.duration_of(octets);
     }

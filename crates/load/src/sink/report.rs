@@ -37,7 +37,7 @@ pub(super) struct SinkReport {
     usage_sampler: UsageSampler,
     /// Time at which the first client connected. The times in `stall` rules count from it.
     first_connection: Option<Duration>,
-    /// What the sink had counted when each run was announced.
+    /// Counts of the sink when each run was announced to it over HTTP.
     starts: Vec<(RunId, RunStart)>,
     untraced_sample: Option<HeaderSample>,
     /// How long the messages of all runs took until they were delivered, for Prometheus.
@@ -92,7 +92,8 @@ impl SinkReport {
         }
     }
 
-    /// Stores the sink's counts so far, which the run's record subtracts. Does nothing if the run is already known.
+    /// Records that a run begins now. Stores the sink's counts so far, so that the run's record can subtract them. Does
+    /// nothing if the run is already known.
     pub(super) fn announce(&mut self, run: RunId) {
         let total = &mut self.total;
         if total.runs.find(run).is_some() {
@@ -149,8 +150,9 @@ impl SinkReport {
         self.series.retain(|(run, _)| run.is_none_or(|run| self.total.runs.find(run).is_some()));
     }
 
-    /// Returns the series of a run, which has an entry for each second. A run's seconds do not begin at whole seconds
-    /// of the clock, so the caller must pass the beginning of any of them as `begin`. The run began in second 0.
+    /// Returns the series of a run, which has an entry for each second. A new series begins with the second in which
+    /// the run began. `begin` must be the beginning of any second of the run, because a run's seconds do not begin at
+    /// whole seconds of the clock.
     fn series_of(&mut self, run: Option<RunId>, begin: Duration) -> &mut Series {
         let index = self.series.iter().position(|(known, _)| *known == run).unwrap_or_else(|| {
             self.series.push((run, Series::new(second_of(self.run_start(run, begin), begin))));
@@ -161,13 +163,15 @@ impl SinkReport {
 
     /// Returns the time from which the times in a record count. For a run, this is the time of its announcement.
     /// Without an announcement, it is one second before `first`, the start of the first second for which a worker has
-    /// sent counts. The start of the sink might be more than a week earlier, and merge would then refuse the record.
+    /// sent counts. It is not the start of the sink, because that might be more than a week earlier, and `mailrun
+    /// merge` would then refuse the record.
     fn run_start(&self, run: Option<RunId>, first: Duration) -> Duration {
         if run.is_none() {
             return self.began;
         }
         let announced = self.starts.iter().find(|(known, _)| Some(*known) == run).map(|(_, start)| start.at);
-        // Begin the run a second before the first counts, because another worker may still report that second.
+        // Begin the run one second before the first counts, because another worker may still report counts from that
+        // second.
         announced.unwrap_or_else(|| first.saturating_sub(Duration::from_secs(1)).max(self.began))
     }
 
@@ -287,7 +291,8 @@ impl SinkReport {
         }
     }
 
-    /// Lists when rules stalled the sink, and when rules were replaced, since the run began.
+    /// Lists the times since the run began at which a rule was added or removed, or at which a `stall` rule began or
+    /// ceased to act.
     fn events(&self, origin: Duration, start: &RunStart) -> Vec<EventRow> {
         let changes = self.active_rules.changes(self.first_connection, clock::now());
         let changes = changes.into_iter().filter(|change| change.at >= start.at);
@@ -420,7 +425,8 @@ mod tests {
     fn times_of_a_run_count_from_its_beginning_however_long_the_sink_has_run() {
         let ms = Duration::from_millis;
         let began = ms(1_000_300);
-        // The run begins ten days after the sink, and 0.7 s after a whole second, because runs begin at any time.
+        // The run begins ten days after the sink, and 0.7 s after a whole second, because a run need not begin at a
+        // whole second.
         let begin = began + ms(10 * 86_400_000 + 400);
         let rules = Arc::new(ActiveRules::new(Rulebook::default(), 1));
         let zero = |run: Option<RunId>, announced: Option<Duration>| {

@@ -410,7 +410,8 @@ fn own_command(action: &RuleAction) -> Option<RuleCommand> {
     }
 }
 
-/// Returns the default command for an action. For example, `drop 1%` applies to the end of a message (`.`).
+/// Returns the command to which a rule applies if it names none. For example, `drop 1%` applies to the end of a message
+/// (`.`).
 fn usual_command(action: &RuleAction) -> CommandSet {
     let mut commands = CommandSet::default();
     commands.add(own_command(action).unwrap_or(RuleCommand::Dot));
@@ -623,7 +624,7 @@ impl<'t> RuleTokens<'t> {
         Ok(self.reply(classes)?.unwrap_or_else(|| Reply::new(code, text)))
     }
 
-    /// Parses the last word as a probability, for example 0.01 or 1%. Without a word, the probability is 1.
+    /// Parses the next word as a probability, for example 0.01 or 1%. If no word is left, the probability is 1.
     fn chance(&mut self) -> Result<f64, RuleError> {
         if self.peek().is_some() { self.value("a probability", probability) } else { Ok(1.0) }
     }

@@ -40,13 +40,13 @@ pub(super) struct CommandContext<'a> {
     /// Number of the message in its run, if the message has a trace.
     pub(super) sequence: Option<u64>,
     pub(super) now: Duration,
-    /// Time since the sink's first connection, from which stalls count.
+    /// Time since the sink's first connection. The times in `stall` rules count from this connection.
     pub(super) since_start: Duration,
 }
 
 #[derive(Debug)]
 pub(super) struct RuleDecision {
-    /// Sum of all delays that the rules ask for. The sink answers no earlier.
+    /// Sum of all delays that the rules ask for. The sink waits this long before it answers.
     pub(super) delay: Duration,
     pub(super) effect: RuleEffect,
     /// The rule that refused the command or cut the connection, or `None` if none did.
@@ -71,7 +71,7 @@ pub(super) enum RuleEffect {
 }
 
 impl RuleEffect {
-    /// Returns how many times the sink counts the message: 0 if a rule drops it, and 2 if a rule doubles it. Returns
+    /// Returns how many times the sink counts the message: 0 if a rule drops it, and 2 if a rule duplicates it. Returns
     /// `None` if the message is not accepted.
     pub(super) fn copies(&self) -> Option<u8> {
         match self {
@@ -113,7 +113,7 @@ struct BodyRules {
     piece: Option<usize>,
     /// Number of bytes of the message after which a rule resets the connection (RST).
     reset: Option<(u64, Arc<RuleState>)>,
-    /// Time at which an `abort` rule ends the session, and its reply. The sink reads nothing more until then.
+    /// Time at which an `abort` rule ends the session, and the rule's reply. Until then, the sink reads nothing.
     abort: Option<(Duration, Reply, Arc<RuleState>)>,
     octets: u64,
 }
@@ -241,8 +241,8 @@ impl SessionRules {
             }
             if let Some(effect) = self.effect(rule_state, context) {
                 rule_state.count_action();
-                // This rule refuses the RCPT, so free the places that earlier `domain cap` rules have given to the
-                // transaction for this RCPT.
+                // This rule refuses the RCPT, so release the slots that earlier `domain cap` rules have reserved for
+                // the RCPT.
                 self.domain_slots.release_after(slots_before);
                 decision.effect = effect;
                 decision.decided_by = Some(Arc::clone(rule_state));
@@ -255,7 +255,8 @@ impl SessionRules {
     fn delay(&self, rule_state: &RuleState, context: &CommandContext<'_>, sample: &RuleSample) -> Duration {
         match rule_state.rule.action {
             RuleAction::Delay { from, to } if from == to => from,
-            // Set bit 40, which no rule's index has, to draw a number independent of whether the rule acts.
+            // Set bit 40, which no rule's index has. The length of the delay is then independent of the random number
+            // that decides whether the rule acts.
             RuleAction::Delay { from, to } => from + (to - from).mul_f64(sample.fraction(rule_state.index | 1 << 40)),
             RuleAction::Tarpit { step, most } => tarpit(step, most, self.commands),
             RuleAction::Stall { at, length } if (at..at.saturating_add(length)).contains(&context.since_start) => {
@@ -325,7 +326,8 @@ impl SessionRules {
                 {
                     return true;
                 }
-                // `domain cap` counts a transaction once per domain, so only its first recipient there takes a slot.
+                // `domain cap` counts a transaction once per domain, so only its first recipient in a domain takes a
+                // slot.
                 let has_room = domains.acquire(domain);
                 if has_room {
                     self.domain_slots.0.push((Arc::clone(rule_state), domain));
@@ -449,7 +451,7 @@ struct RuleSample {
 impl RuleSample {
     /// Decides at random whether a rule acts. If the rule drops a message or counts it twice, the choice depends on the
     /// message's number, so that the order of arrival does not matter. For other rules, it depends on the session and
-    /// the number of earlier commands, so that a retry may succeed.
+    /// on how often the session has sent the command before, so that a retry may succeed.
     fn occurs(&self, rule_state: &RuleState, sequence: Option<u64>) -> bool {
         let chance = rule_state.rule.chance;
         if chance >= 1.0 {
@@ -465,8 +467,8 @@ impl RuleSample {
     }
 
     fn fraction(&self, place: u64) -> f64 {
-        // Sessions and messages are numbered alike, so mark the session's number by its highest bit: session 5 and
-        // message 5 must not get the same random choices.
+        // Set the highest bit of the session's number. Otherwise, session 5 and message 5 would get the same random
+        // choices.
         self.of(place, self.session | 1 << 63, u64::from(self.nth) | self.recipient << 32)
     }
 

@@ -80,8 +80,8 @@ impl SinkContext {
         self.own_run == Some(run)
     }
 
-    /// Returns a time on this host's monotonic clock at which a second of the run begins. The caller uses only its
-    /// fraction of a second, because a run's seconds do not begin at whole seconds of the clock.
+    /// Returns a time on this host's monotonic clock at which a second of the run begins or would begin. Only its
+    /// fraction of a second matters, because it tells where the run's seconds begin within the seconds of the clock.
     fn zero_of(&self, trace: &Trace) -> Duration {
         let zero = trace.zero.time();
         if trace.clock.is_realtime() {
@@ -107,8 +107,8 @@ pub(super) struct SinkWorkerState {
     cached_rules: RefCell<Option<Arc<Ruleset>>>,
     /// Version of the copied rules. When the rules in force have another version, the worker copies them again.
     rules_version: Cell<u64>,
-    /// Domain of the worker's first recipient, which has number 0. In most runs, all recipients have this domain, so
-    /// one comparison replaces the lookup in `other_domains`.
+    /// Domain of the worker's first recipient. Its number is 0. In most runs, all recipients have this domain, so one
+    /// comparison replaces the lookup in `other_domains`.
     first_domain: OnceCell<Box<[u8]>>,
     other_domains: RefCell<DomainNumbers>,
     pairs: RefCell<PairNumbers>,
@@ -222,7 +222,8 @@ impl RunNotice {
     /// belongs to is treated as other mail.
     pub(super) fn read(reader: NoticeReader) -> Option<Self> {
         let notice = reader.finish()?;
-        // If a server returns no message, or removes the field with the trace, the ENVID still names the message.
+        // If a server does not return the message, or removes the field with the trace, the ENVID still names the
+        // message.
         let trace = notice.returned_field.as_deref().and_then(Trace::parse);
         let by_envelope_id = || MessageName::from_envelope_id(notice.envelope_id.as_bytes());
         let message = trace.map(|trace| trace.name()).or_else(by_envelope_id)?;
@@ -291,7 +292,7 @@ impl SinkWorkerState {
         let address = recipient.path.as_bytes();
         let original = recipient.original.and_then(|original| original.mailbox());
         let original = original.as_deref().filter(|original| !original.eq_ignore_ascii_case(address));
-        // If ORCPT, which may contain anything, is not an address, the recipient counts under its RCPT address.
+        // ORCPT may contain anything. If it is not an address, the recipient counts under its RCPT address.
         let original = original.and_then(|original| Path::mailbox(original).ok()).filter(|path| !path.is_null());
         let number = |original| self.pairs.borrow_mut().number_of(original, address);
         let own = self.own_recipient(&recipient.path);
@@ -418,7 +419,8 @@ impl SinkWorkerState {
             _domain_slots: _slots,
         } = arrival;
         let Some(times) = effect.copies() else { return effect.into_answer() };
-        // `times`, the number of copies to count, is 0 if a rule drops the message. Then answer 250 and store nothing.
+        // `times` is the number of copies to count. It is 0 if a rule drops the message, which is then answered 250 but
+        // not stored.
         if let Err(refusal) = self.store(draft.filter(|_| times > 0)) {
             return refusal;
         }
@@ -687,8 +689,9 @@ fn count_in_stage(
     }
 }
 
-/// Marks in the ledger for which recipients a message has arrived. For a recipient outside the worker's first domain,
-/// or one that a server has changed or added, adds an entry to a separate list until the workers' counts are merged.
+/// Marks in the ledger for which recipients a message has arrived. A recipient outside the worker's first domain, or
+/// one that a server has changed or added, is instead put on a list, which is evaluated when the workers' counts are
+/// merged.
 fn mark_units(run: &mut RunTally, trace: &Trace, recipients: &[SinkRecipient]) {
     for SinkRecipient { id, domain, delivery } in recipients {
         let recipient = trace.numbering.number(*id);

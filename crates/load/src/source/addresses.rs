@@ -181,8 +181,8 @@ impl AddressPattern {
         domains
     }
 
-    /// Checks that every address of the pattern is well-formed (RFC 5321 §4.1.2). The error names the first one that is
-    /// not.
+    /// Checks that every address of the pattern is well-formed (RFC 5321 §4.1.2). The error names the first malformed
+    /// address.
     pub(super) fn check(&self, tag: RecipientTag) -> Result<(), String> {
         self.check_all(|mut address| {
             append_tag(tag, MAX_RECIPIENTS - 1, 0, &mut address);

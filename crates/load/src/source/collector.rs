@@ -128,8 +128,8 @@ impl SourceCollector {
         load.total.merge(tally);
     }
 
-    /// True if the workers need not be awaited any longer, because the load was stopped and they have had time to
-    /// finish.
+    /// Returns true if the collector should no longer wait for the workers, because the load was stopped and they have
+    /// had time to finish.
     fn should_abandon(&mut self, interrupt: &Interrupt) -> bool {
         let now = clock::now();
         let control = self.monitor.run.context.options.control.clone();
@@ -222,8 +222,7 @@ impl SourceLoad {
     }
 
     /// For each stage of the load, returns the number of messages that were due after the warm-up. Returns an empty
-    /// list if all due messages were created. The record then gives the number of created messages of each stage as the
-    /// number of due messages.
+    /// list if all due messages were created, because the record can then use the numbers of created messages instead.
     fn due_by_stage(&self, ending: Ending) -> Vec<u64> {
         let context = &self.context;
         let created = self.total.created - self.total.warm_up.created;
@@ -366,8 +365,8 @@ impl MonitoredLoad for SourceLoad {
     }
 }
 
-/// Begins to record how busy this host is. Does not watch which other processes are busy if the source belongs to a
-/// bench, is controlled by another program, or sends only a part of a load.
+/// Begins to record how busy this host is and, unless the source belongs to a bench, is controlled by another program,
+/// or sends only a part of a load, which other processes are busy.
 pub(super) fn observe_host(options: &SourceOptions) -> LoadHost {
     let is_alone = options.outputs.live != LiveMode::Json && options.control.is_none() && options.shard.is_none();
     let servers = if is_alone { std::slice::from_ref(&options.to) } else { &[] };

@@ -42,7 +42,8 @@ pub(super) struct SourceContext {
 
 impl SourceContext {
     /// Returns the number of the stage of the load in which a message is due, counted from 1. Returns 0 if the load has
-    /// no stages, or if the stage comes after the first `MAX_LOAD_STAGES`. Only these have figures of their own.
+    /// no stages, or if the stage comes after the first `MAX_LOAD_STAGES`, because such a stage has no figures of its
+    /// own.
     #[inline]
     pub(super) fn load_stage(&self, due: Duration) -> u8 {
         if self.load_stage_ends.is_empty() { 0 } else { load_stage(&self.load_stage_ends, due) }

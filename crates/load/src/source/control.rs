@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// A message number has two parts: the upper bits identify the host, and this number of lower bits numbers the messages
-/// of that host.
+/// Number of lower bits of a message number that count the messages of one host. The bits above them identify the host,
+/// so that hosts that share a load never use the same number.
 pub(crate) const NUMBERS_LOG2: u32 = 30;
 
 #[derive(Clone, Debug, Default)]

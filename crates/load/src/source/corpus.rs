@@ -14,8 +14,8 @@
 //! if one header line ends in a bare CR and others in LF. If a message is invalid, the source refuses the whole corpus.
 //! With `--corpus-skip-bad`, the source skips and counts invalid messages instead.
 //!
-//! In an mbox, a message begins at a separator that is the first line or follows an empty line.
-//! From `>From ` at the beginning of a line, one `>` is removed (mboxrd).
+//! In an mbox, a message begins at a separator that is the first line or follows an empty line. If a line begins with
+//! `>From `, `>>From ` and so on, one `>` is removed (mboxrd).
 //!
 //! Memory: each message is held once, in the form in which it will be sent, with 256 bytes of
 //! overhead. While a message is read, memory holds it twice. A corpus that exceeds its limit is

@@ -57,7 +57,7 @@ pub(super) enum UnitFate {
 #[derive(Debug, Default)]
 pub(super) struct MessageDomains(Vec<u16>);
 
-/// This bit in the number of a recipient's domain means that the server has rejected the recipient.
+/// Bit that is set in the number of a recipient's domain once the server has rejected the recipient.
 const REJECTED: u16 = 1 << 15;
 
 impl MessageDomains {

@@ -7,8 +7,8 @@ pub(super) const MAX_LINE_BYTES: usize = 998;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FileLine<'a> {
-    /// Text of the line without its end. A line that is too long is cut to [`MAX_LINE_BYTES`] and one byte, so that its
-    /// length shows that it was too long.
+    /// Text of the line without its end. A line that is too long is cut to [`MAX_LINE_BYTES`] + 1 bytes, so that the
+    /// length of the text still shows that the line was too long.
     pub(super) text: &'a [u8],
     pub(super) bytes: u64,
     pub(super) number: u64,

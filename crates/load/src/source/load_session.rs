@@ -94,8 +94,8 @@ impl OutgoingMessage {
     /// Adds the time of a phase, for example of RCPT, to the times of this message. The phase began at `since`, or at
     /// the end of the previous phase if that is later.
     fn add_phase(&mut self, phase: Phase, since: Duration, now: Duration) {
-        // If several replies arrive in one read, let only the first of them end a phase. The others have the same time,
-        // so they would add phases of zero length.
+        // If several replies arrive in one read, only the first of them ends a phase. The other replies have the same
+        // time, so they would add phases of zero length.
         if now == self.phase_ended_at {
             return;
         }
@@ -132,7 +132,7 @@ impl OutgoingMessage {
         self.accepted_beyond[beyond] |= bit;
     }
 
-    /// Only in LMTP: the peer had accepted this recipient, but refuses the message for it.
+    /// Only in LMTP: records that the peer refuses the message for a recipient that it had accepted at RCPT.
     fn reject_recipient(&mut self, place: usize) {
         let bit = 1 << (place % 64);
         match (place / 64).checked_sub(1) {
@@ -141,7 +141,7 @@ impl OutgoingMessage {
         }
     }
 
-    /// Only in LMTP: the peer refuses the message for the recipients at these places.
+    /// Only in LMTP: records that the peer refuses the message for the recipients at these indices of the envelope.
     fn refuse_delivery(&mut self, places: Range<usize>) {
         for place in places {
             self.rejected += u32::from(self.has_accepted(place));
@@ -240,8 +240,8 @@ impl LoadSession {
         self.messages.push_back(message);
     }
 
-    /// Adds an error to the tally. For an error at RCPT or later, the record names an example recipient: in the
-    /// envelope of the oldest message in transit, the recipient with the index `place`.
+    /// Adds an error to the tally. For an error at RCPT or later, the record also names a recipient as an example: the
+    /// recipient at index `place` in the envelope of the oldest message in transit.
     fn count_error(&self, tally: &mut SourceTally, error: ErrorEvent<'_>, place: u32) {
         tally.count_error(error, self.context.zero, || {
             let message = self.messages.front().filter(|_| error.phase >= Phase::Rcpt)?;
@@ -312,8 +312,8 @@ impl LoadSession {
             SessionEnd::Lost(verb, error) if error.kind() == ErrorKind::UnexpectedEof => {
                 (*verb, "connection closed".to_owned())
             }
-            // In TLS 1.3, the server checks the client's certificate only after the client has
-            // completed the handshake, so a refusal arrives later.
+            // In TLS 1.3, the server checks the client's certificate only after the client has completed the handshake.
+            // So this late error still belongs to TLS.
             SessionEnd::Lost(_, error) if error.kind() == ErrorKind::InvalidData => {
                 (Some(Verb::StartTls), reason(error))
             }
@@ -342,8 +342,8 @@ impl LoadSession {
         self.messages.extend(kept);
     }
 
-    /// Must be called when a reply has made the earlier results certain. Counts the results of all answered messages,
-    /// including the message that this reply ends.
+    /// Counts the results of all answered messages, including the message that this reply ends. Must be called when a
+    /// reply has made these results certain.
     fn settle(&mut self, event: &Event<'_>, now: Duration) {
         while let Some((message, outcome, at)) = self.answered.pop_front() {
             self.finish_transaction(message, outcome, at);
@@ -525,8 +525,8 @@ impl LoadSession {
             Verb::Auth => *self.auth_sent_at.get_or_insert(self.commands_sent_at),
             _ => self.commands_sent_at,
         };
-        // A login with several replies counts as one exchange, and STARTTLS counts together with the TLS handshake.
-        // Therefore do not record times at their intermediate replies.
+        // A login with several replies counts as one exchange, and STARTTLS counts together with the TLS handshake. So
+        // do not record times for the replies in between.
         let is_whole = event.reply.code() != 334 && event.to != Verb::StartTls;
         if is_whole && event.to == Verb::Auth {
             self.auth_sent_at = None;

@@ -128,7 +128,8 @@ impl MessageHead {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MessageIdMode {
-    /// The sequence number replaces the digits of the first Message-ID, so that no two messages have the same.
+    /// The sequence number replaces the digits of the first Message-ID, so that no two messages have the same
+    /// Message-ID.
     Patched,
     Unchanged,
 }

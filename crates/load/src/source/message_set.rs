@@ -169,7 +169,7 @@ impl MessageSet {
         }
     }
 
-    /// Returns the template if all messages of the run come from a single one.
+    /// Returns the template if all messages of the run come from a single template and have the same size.
     pub(super) fn fixed_template(&self) -> Option<&MessageTemplate> {
         match self {
             Self::Fixed(template) => Some(template),
@@ -201,7 +201,8 @@ impl MessageSet {
         if message.length() as u64 == pick.bytes {
             outbox.append(message);
         } else {
-            // Copy the message to remove stuffed dots. This is rare, because few messages have any.
+            // BDAT sends dots unchanged, so copy the message without the stuffed dots. This is rare, because few
+            // messages have such dots.
             outbox.bytes().extend_from_slice(&mailrun_smtp::data::unstuffed(&message.to_vec()));
         }
     }

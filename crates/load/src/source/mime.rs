@@ -87,7 +87,7 @@ pub(super) struct MimeFields<'a> {
     pub(super) subject: Option<&'a str>,
 }
 
-/// Generates a set of messages whose sizes represent `sizes`. `overhead` is the number of bytes
+/// Generates a set of messages whose sizes are evenly spaced quantiles of `sizes`. `overhead` is the number of bytes
 /// that will be added to each message, for example for its trace.
 ///
 /// # Errors

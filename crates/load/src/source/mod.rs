@@ -157,7 +157,7 @@ pub fn run(options: SourceOptions) -> Result<FinishedRun> {
     collector.collect(workers, &interrupt)?;
     let ledger = setting.options.outputs.ledger.as_deref().filter(|ledger| output_file::is_file(ledger));
     if let Some(ledger) = ledger {
-        // Ignore an error: without this file, reports merely lack the server's replies.
+        // Ignore an error, because without this file, reports only lack the server's replies.
         let recipients = |number| setting.named_recipients(number, setting.options.recipients(number));
         let _ = reply_log::write(&lock(&setting.replies), recipients, &ledger.with_extension("replies"));
     }

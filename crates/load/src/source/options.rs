@@ -73,7 +73,8 @@ pub struct SourceOptions {
     pub transport: TransportOptions,
     pub thresholds: Vec<Threshold>,
     pub abort_on: Vec<Threshold>,
-    /// If no server works for this long, the run ends instead of waiting forever.
+    /// If messages fail for this long, and the server neither accepts nor rejects any, the run ends instead of waiting
+    /// forever.
     pub give_up_timeout: Duration,
     pub preflight: Preflight,
     pub dialogue: DialogueOutput,

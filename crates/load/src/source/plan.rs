@@ -1,5 +1,5 @@
-//! Hands out the message numbers and decides when the run ends. While they send, workers change no
-//! other shared state, and each message costs only one atomic operation on this state.
+//! Hands out the message numbers and decides when the run ends. The plan is the only shared state that workers change
+//! while they send, and each message costs only one atomic operation on it.
 use mailrun_lock::lock;
 use std::ops::Range;
 use std::sync::Mutex;
@@ -45,7 +45,8 @@ impl LoadPlan {
         (sequence < self.end).then_some(sequence)
     }
 
-    /// True if no more messages will be given out: all have been, the time limit is over, or the load was stopped.
+    /// Returns true if the plan hands out no more numbers, because it has handed out all of them, because the time
+    /// limit is over, or because the load was stopped.
     pub(super) fn is_over(&self, now: Duration) -> bool {
         self.stopped.load(Ordering::Relaxed)
             || self.until.is_some_and(|until| now >= until)

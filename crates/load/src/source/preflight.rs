@@ -80,8 +80,8 @@ impl PreflightCheck {
             match ran {
                 Ok(Some(Err(error))) if is_not_listening(&error) && wait.pause() => {}
                 Ok(outcome) => return self.evaluate(outcome),
-                // If the event loop cannot start, skip the trial without an error. The load needs an event loop as
-                // well, and reports the failure itself.
+                // If the event loop cannot start, skip the trial without an error. The load also needs an event loop,
+                // so it will report the failure.
                 Err(_) => return Ok(None),
             }
         }

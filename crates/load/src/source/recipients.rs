@@ -186,7 +186,7 @@ fn tags_of(patterns: &[AddressPattern]) -> Vec<(RecipientTag, u32)> {
 }
 
 /// Chooses how many bits of an address's hash become the recipient's number. Takes the fewest bits with which all
-/// addresses of the short patterns have different numbers, but not less than the minimum.
+/// addresses of the patterns with few addresses have different numbers, but not less than the minimum.
 ///
 /// # Errors
 ///
@@ -194,8 +194,8 @@ fn tags_of(patterns: &[AddressPattern]) -> Vec<(RecipientTag, u32)> {
 fn numbering_of(patterns: &[AddressPattern], limit: u64) -> Result<RecipientNumbering> {
     let wide_bits = (limit * NUMBERS_PER_RECIPIENT).next_power_of_two().ilog2().max(MIN_BITS);
     let is_wide = |pattern: &&AddressPattern| pattern.count() > 1 << wide_bits;
-    // Key: the 32-bit hash of an address that a pattern can produce. Value: true if one of the patterns is exactly this
-    // address.
+    // Each key is the 32-bit hash of an address that a pattern can produce. Its value is true if one of the patterns is
+    // exactly this address.
     let mut known = BTreeMap::new();
     for pattern in patterns.iter().filter(|pattern| !is_wide(pattern)) {
         let mut address = Vec::new();
@@ -231,7 +231,7 @@ fn numbering_of(patterns: &[AddressPattern], limit: u64) -> Result<RecipientNumb
     let known: Vec<u32> = known.into_keys().collect();
     let are_different = |bits: u32| {
         let number = |hash: &u32| hash.checked_shr(32 - bits).unwrap_or_default();
-        // The hashes are sorted, so two equal numbers would be neighbours.
+        // The hashes are sorted, so equal numbers would be neighbours, and it is enough to compare neighbours.
         known.is_sorted_by(|left, right| number(left) < number(right))
     };
     let least_bits = if patterns.iter().any(|pattern| is_wide(&pattern)) { wide_bits } else { MIN_BITS_OF_FEW };
@@ -239,8 +239,8 @@ fn numbering_of(patterns: &[AddressPattern], limit: u64) -> Result<RecipientNumb
     Ok(RecipientNumbering::address_bits(bits))
 }
 
-/// Checks that the recipient of each short pattern always gets an address of its own. Fails if the other recipients of
-/// a message can take all addresses of the pattern.
+/// Checks that each pattern with few addresses always has an unused address for its own recipient. Fails if the other
+/// recipients of a message can take all addresses of the pattern.
 fn check_free(patterns: &[AddressPattern], is_wide: impl Fn(&&AddressPattern) -> bool) -> Result<()> {
     let literals: BTreeSet<String> =
         patterns.iter().filter_map(AddressPattern::literal).map(str::to_ascii_lowercase).collect();
@@ -263,7 +263,7 @@ fn check_free(patterns: &[AddressPattern], is_wide: impl Fn(&&AddressPattern) ->
     Ok(())
 }
 
-/// Suggests a pattern with enough addresses that resembles the pattern that the user typed.
+/// Suggests a pattern with enough addresses, in the domain of the pattern that the user typed.
 fn pattern_for(typed: &AddressPattern, limit: u64) -> String {
     let mut address = Vec::new();
     typed.write_at(0, &mut address);

@@ -45,8 +45,9 @@ impl ReplyLog {
     }
 }
 
-/// Writes the replies of all workers, one in each line: number, time, recipients, reply. If messages do not arrive, the
-/// bench looks up the replies to them in this file.
+/// Writes the replies that all workers have received, one in each line: the sequence number of the message's trace, the
+/// time in nanoseconds, the recipients and the reply. If messages do not arrive, the bench looks up the replies to them
+/// in this file.
 pub(super) fn write(logs: &[ReplyLog], recipients_of: impl Fn(u64) -> Vec<String>, path: &Path) -> io::Result<()> {
     let mut file = BufWriter::new(OutputFile::create(path)?);
     for LoggedReply { sequence, at, text } in logs.iter().flat_map(|log| &log.entries) {

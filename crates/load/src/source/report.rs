@@ -30,8 +30,8 @@ pub(super) struct SourceResults<'a> {
     pub(super) offered_time: Option<Duration>,
     /// Number of messages that were due, or `None` in a closed loop.
     pub(super) due: Option<u64>,
-    /// Number of messages that were due in each stage of the load. Empty if all due messages were
-    /// created, because the numbers of created messages then serve instead.
+    /// Number of messages that were due in each stage of the load. Empty if all due messages were created, because the
+    /// record then uses the numbers of created messages instead.
     pub(super) due_by_stage: Vec<u64>,
     /// True if sessions were abandoned before their end, so that some messages may be unfinished.
     pub(super) is_abandoned: bool,

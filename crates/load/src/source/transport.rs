@@ -161,7 +161,8 @@ impl Transport {
         Self { options: Arc::new(options), ..self }
     }
 
-    /// With a `point`, sessions end after that SMTP step instead of sending a message.
+    /// Makes sessions end after the SMTP step `point`, before a message is sent. With `None`, sessions send their
+    /// messages.
     pub(crate) fn stopping_after(self, point: Option<StopPoint>) -> Self {
         let options = Options { stop_after: point, ..Options::clone(&self.options) };
         Self { options: Arc::new(options), ..self }

@@ -36,7 +36,7 @@ impl SourceWorkers {
     }
 }
 
-/// Starts the worker threads, and waits until each has its event loop.
+/// Waits for the planned start of the load, starts the worker threads, and waits until each has its event loop.
 ///
 /// # Errors
 ///
@@ -53,8 +53,8 @@ pub(super) fn start(setting: &Arc<SourceContext>) -> Result<SourceWorkers> {
             let (begun, begins) = channel();
             let post = SourceWorkerArgs { number, workers, context: Arc::clone(setting), tally_tx: full.clone() };
             let work = move |buffers| async move {
-                // Tell the starting thread that this event loop runs, and ignore an error, because
-                // that thread may have given up.
+                // Tell the starting thread that this event loop runs. Ignore an error, because that thread may have
+                // given up.
                 let _ = begun.send(());
                 run(post, buffers).await;
             };

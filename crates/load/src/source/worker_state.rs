@@ -67,9 +67,9 @@ impl SourceWorkerArgs {
             OfferedRate::Constant(per_user) => OfferedRate::Constant(per_user * f64::from(target.users)),
             stages @ OfferedRate::Stages(_) => stages,
         };
-        // If several hosts share a load, they have the same seed and begin at the same time. To avoid that their
-        // messages are due at the same moments, derive each host's seed and phase from its first message number. Only
-        // this number differs between hosts.
+        // Hosts that share a load have the same seed and begin at the same time, but their messages must not be due at
+        // the same moments. So derive each host's seed and phase from its first message number, which alone differs
+        // between the hosts.
         let first = options.control.as_ref().map_or(0, |control| control.first_message());
         let seed = options.seed.wrapping_add(first);
         let phase = ((first >> NUMBERS_LOG2) as f64 * GOLDEN_RATIO).fract();
@@ -88,7 +88,7 @@ enum ParkState {
     Running,
     Parked,
     Woken,
-    /// The session took a message before the list woke it, so its entry is still in the list.
+    /// The session took a message before it was woken, so its entry is still in the list of waiting sessions.
     BusyListed,
     /// The session was told to end, because the load now needs fewer sessions.
     Surplus,
@@ -107,7 +107,7 @@ impl ParkEntry {
     }
 
     /// Records that the session has taken a message to send. Returns true if the session was waiting for the message.
-    /// Returns false if it was busy until now: a delay of the message is then due to the server and not to the source.
+    /// Returns false if it was busy until now, because then the server and not the source has delayed the message.
     fn claim(&self) -> bool {
         let (was_waiting, state) = match self.0.get() {
             ParkState::Parked => (true, ParkState::BusyListed),
@@ -243,7 +243,7 @@ impl SourceWorkerState {
             return Poll::Ready(None);
         }
         let plan = &self.args.context.plan;
-        // In an open loop, latency counts from when the message was due, even if all sessions were busy then.
+        // In an open loop, latency counts from the time at which the message was due, even if all sessions were busy.
         let since = match &self.schedule {
             None => now,
             Some(_) if plan.is_over(now) => return Poll::Ready(None),
@@ -328,8 +328,8 @@ impl SourceWorkerState {
             let session = self.parked.borrow_mut().pop_front();
             match session {
                 Some(session) => session.wake(),
-                // All sessions are busy, so nobody needs to be woken: a session that finishes its
-                // message asks for the next one itself.
+                // All sessions are busy, so none needs to be woken. A session that finishes its message asks for the
+                // next one itself.
                 None => mailrun_net::sleep(Duration::from_millis(1)).await,
             }
             poll_fn(yield_once()).await;
@@ -436,8 +436,8 @@ mod tests {
         list.pop().unwrap().wake();
         assert!(entry.claim());
         assert!(!entry.claim(), "it was busy with the message before");
-        // A session may take a message before the list wakes it, and then stays on the list. When it waits again, it
-        // must not be added to the list a second time.
+        // A session that takes a message before the list wakes it stays on the list. When it waits again, it must not
+        // be added to the list a second time.
         park(&entry, &mut list);
         assert!(entry.claim());
         assert!(!entry.claim(), "it was busy with the message before");

@@ -1,5 +1,6 @@
-//! Feeds arbitrary bytes to the parsers of a Locust master's messages: as frames after a valid greeting, in pieces of
-//! different lengths, and as one message.
+//! Feeds arbitrary bytes to the parsers of a Locust master's messages: as a single message, at the start of a
+//! connection, and after a valid greeting. After the greeting, pieces of 3 bytes must give the same messages as all
+//! bytes at once.
 use crate::{DealerConnection, MasterCommand};
 
 const READY: &[u8] = b"\x04\x29\x05READY\x0bSocket-Type\0\0\0\x06ROUTER\x08Identity\0\0\0\0";

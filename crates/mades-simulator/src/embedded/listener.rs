@@ -22,7 +22,7 @@ use tokio_rustls::TlsAcceptor;
 
 /// Time within which a new connection must complete TLS, the login and its open frame.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time limit for the output at the end of a connection. Then the peer has as long again to read it and disconnect.
+/// Time limit for writing the remaining output when a connection ends. The peer then has the same time to disconnect.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum number of excess connections that the listener closes with an error at the same time. It closes further
 /// excess connections at once, without an error.
@@ -295,7 +295,7 @@ fn on_timer(session: &mut BrokerSession, times: &ConnectionTimes) -> Option<Inst
         return None;
     }
     let Some(idle) = connection.peer_idle_timeout_ms() else { return Some(silence_deadline) };
-    // Heartbeats come after half of the peer's limit, so that a late heartbeat is still in time.
+    // Send a heartbeat after half of the peer's idle timeout, so that even a late one arrives in time.
     let heartbeat_interval = Duration::from_millis(u64::from(idle.max(2) / 2));
     if now < times.wrote_at + heartbeat_interval {
         return Some(silence_deadline.min(times.wrote_at + heartbeat_interval));

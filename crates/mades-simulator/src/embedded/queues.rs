@@ -1,4 +1,4 @@
-//! Queues in memory, which are found by address, are first in first out, and have limits of messages and bytes.
+//! First-in, first-out queues in memory, which clients find by address. Each queue limits its messages and bytes.
 //!
 //! A message stays in its queue until it is settled. Unsettled messages count towards the limits,
 //! because they may come back. When a queue is full, its producers get no more credit, and a
@@ -139,8 +139,8 @@ impl MemoryQueues {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Go on after a thread has panicked while it held the lock, because no single change is left half done. At
-        // worst, one change is missing and a count is wrong by one.
+        // Use the state even if a thread has panicked while it held the lock, because no change can be left half done.
+        // At worst, one change is missing and a count is wrong by one.
         lock(&self.state)
     }
 
@@ -645,7 +645,7 @@ mod tests {
                     queues.settle(queued, if own { DeliveryOutcome::Released } else { DeliveryOutcome::Accepted });
                 }
             }
-            // Notify all consumers, as new credit for each would do. They must then take all waiting messages.
+            // Notify all consumers, as if each had granted new credit. They must then take all waiting messages.
             all.iter().for_each(|(_, notify)| notify.notify_one());
             let waiting = queues.counts(id).waiting;
             let helpings = messages_taken(&queues, id, &all, |_, message| queues.settle(message, DeliveryOutcome::Accepted));

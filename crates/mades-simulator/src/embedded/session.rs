@@ -228,7 +228,7 @@ impl BrokerSession {
             }
         }
         if more {
-            // Mark the consumers as idle while the output is full, so that the queue keeps no messages for them.
+            // While the output is full, mark the consumers as idle, so that the queue does not keep messages for them.
             self.consumers.iter_mut().for_each(|consumer| consumer.set_idle(&self.queues));
         }
     }

@@ -1,5 +1,5 @@
-//! Reads the simulator's messages from the outbox, and writes replies, inbox messages, events and
-//! status documents. Payloads are passed on without a copy.
+//! Reads messages from the outbox, and writes the simulator's replies, inbox messages, events and status documents.
+//! Payloads are passed on without a copy.
 //!
 //! If a part of a message cannot be read, the endpoint treats this part as missing. The endpoint therefore answers even
 //! malformed messages that `DecodedMessage::decode` would refuse.
@@ -24,7 +24,7 @@ const DOCUMENT_HEAD_BYTES: usize = 4_096;
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct OutboxMessage {
-    /// The correlation-id, in the bytes in which it was encoded, because the reply must repeat it unchanged.
+    /// The correlation-id as the sender encoded it, because the reply must repeat it unchanged.
     correlation: Option<Bytes>,
     receiver_code: Option<Box<str>>,
     message_type: Option<Box<str>>,
@@ -68,7 +68,7 @@ impl OutboxMessage {
                 Some(PROPERTIES) => self.read_properties(&reader.value()?, octets)?,
                 Some(APPLICATION_PROPERTIES) => self.read_application_properties(&reader.value()?)?,
                 Some(HEADER..PROPERTIES) => drop(reader.value()?),
-                // If another section comes before binary data, the body has another type or the message is invalid.
+                // Any other section means that the body is not binary data, or that the message is invalid.
                 _ => return Ok(None),
             }
         }
@@ -166,7 +166,7 @@ impl OutboxMessage {
         if receiver.is_empty() {
             return Some(RefusalReason::NoReceiver);
         }
-        // In EDX, a receiver code has the form endpoint@SERVICE-X, so compare the part before the `@` as well.
+        // In EDX, a receiver code has the form endpoint@SERVICE-X. `receivers` may list only the part before the `@`.
         let endpoint = receiver.split('@').next().unwrap_or(receiver);
         // Endpoint A receives acknowledgement documents, so the plan need not list its code in `receivers`.
         let is_known = |known: &String| known == receiver || known == endpoint;
@@ -232,8 +232,8 @@ impl OutboxMessage {
         octets.into()
     }
 
-    /// Writes the message that endpoint B puts into its inbox. If `changed` is given, it chooses the byte of the
-    /// payload that is changed.
+    /// Writes the message that endpoint B puts into its inbox. If `changed` is set, changes one byte of the payload,
+    /// which this number selects.
     pub(super) fn inbox(&self, changed: Option<u64>, plan: &SimulatorPlan, at_ms: i64) -> EncodedMessage {
         let sent_at = jiff::Timestamp::from_millisecond(at_ms).map(|time| time.to_string()).unwrap_or_default();
         let entries = [
@@ -260,8 +260,8 @@ impl OutboxMessage {
     }
 
     /// Writes the acknowledgement document of B's application, with `id` as its mRID. Returns `None` if the message
-    /// itself is an acknowledgement document. The document names the mRID of the received document, or the id of the
-    /// message if the document has none. It contains nothing else that identifies the message.
+    /// itself is an acknowledgement document. The acknowledgement names the mRID of the received document, or the id of
+    /// the message if the received document has no mRID, and nothing else that identifies the message.
     pub(super) fn acknowledgement(&self, id: Uuid, rejects: bool, plan: &SimulatorPlan, at_ms: i64) -> Option<Self> {
         let received = match self.document_head() {
             Some(DocumentHead { is_acknowledgement: true, .. }) => return None,
@@ -388,7 +388,8 @@ struct DocumentHead {
 }
 
 impl DocumentHead {
-    /// Reads the name of the root element and its child `mRID`, the document's identifier. `front` may end anywhere.
+    /// Reads the name of the root element and its child `mRID`, the document's identifier. `front` is the beginning of
+    /// the document, and may be cut anywhere.
     fn read(front: &[u8]) -> Option<Self> {
         // The text may be cut in the middle of a character, so omit up to three bytes at its end.
         let text = match xml::is_utf16(front) {

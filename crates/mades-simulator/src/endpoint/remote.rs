@@ -7,9 +7,9 @@
 //!             └─ sender task ◀── messages                 (bounded by the window), one for each queue
 //!                            ──▶ settled
 //! ```
-//! Messages that were not settled when the connection was lost are sent again over the next
-//! connection. The broker delivers messages again that were not accepted. A message may therefore
-//! appear twice, but no message is lost. An error that reconnecting cannot cure ends the endpoint.
+//! Messages that were not settled when the connection was lost are sent again over the next connection, and the broker
+//! redelivers messages that were not accepted. A message may therefore appear twice, but no message is lost. An error
+//! that reconnecting cannot cure ends the endpoint.
 use crate::embedded::EncodedMessage;
 use crate::model::{EndpointStep, MessageKey};
 use mailrun_mades::{
@@ -123,7 +123,8 @@ impl BrokerQueues {
                 }
                 self.settled.push_back((key, step, sent));
             }
-            // Discard messages not taken yet, because the broker delivers them again after each reconnection.
+            // Discard the messages that nobody has taken yet, because the broker delivers them again after the
+            // reconnection.
             LinkReport::Disconnected => self.received.clear(),
             LinkReport::Failed(error) => self.failure = Some(error),
         }
@@ -214,7 +215,7 @@ impl BrokerLinks {
             Some(plan) => Some(a.attach_sender(plan).await?),
             None => None,
         };
-        // Attach the receiver last, because messages arrive as soon as it is attached, and then need the senders.
+        // Attach the receiver last: messages arrive as soon as it is attached, and answering them needs the senders.
         let receiver = a.attach_receiver(&self.outbox).await?;
         Ok(AttachedLinks { receiver, senders: [reply, inbox, event], documents, _connections: [a, b] })
     }
@@ -327,8 +328,8 @@ async fn send_all(
 ) -> Result<(), Error> {
     let mut in_flight: VecDeque<DispositionFuture> = VecDeque::new();
     let mut resend_at = Instant::now();
-    // First, send the messages again that were unsettled when the last connection was lost. They are taken from
-    // `released` one by one, so that none is lost if this connection breaks as well.
+    // First, send again the messages that were unsettled when the last connection was lost. Take them from `released`
+    // one by one, so that none is lost if this connection breaks as well.
     queue.unsettled.append(&mut queue.released);
     std::mem::swap(&mut queue.unsettled, &mut queue.released);
     while let Some(pending) = queue.released.pop_front() {
@@ -532,7 +533,8 @@ mod tests {
             let all = [
                 message().whole().to_vec(),
                 text(0x77, "no data"),
-                // Application properties must be a map, and must come before the body.
+                // The next two messages are invalid, because application properties must be a map and must come before
+                // the body.
                 text(0x74, "no map"),
                 [&message().whole()[..], &text(0x74, "late")].concat(),
                 b"no AMQP".to_vec(),

@@ -16,7 +16,7 @@ pub struct Capacity {
     pub rate_per_s: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "super::quantity::byte_rate")]
     pub bytes_per_s: Option<f64>,
-    /// Number of messages that are processed at the same time, or `None` for no limit.
+    /// Maximum number of messages that are processed at the same time, or `None` for no limit.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "super::quantity::some_count")]
     pub workers: Option<u32>,
     /// Time that a worker needs for a message, for example to sign and encrypt it.

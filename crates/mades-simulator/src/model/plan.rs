@@ -18,14 +18,14 @@ pub enum EndpointMode {
     Tracing,
 }
 
-/// State that the simulator reports in the event of a connectivity test.
+/// State that the simulator reports in the event about a connectivity test.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum TracingValue {
     /// The event says TRACING, as the protocol prescribes for a connectivity test.
     #[default]
     Tracing,
-    /// DELIVERED, which go-mades-bench needs, because it waits forever if the event says TRACING.
+    /// The event says DELIVERED. go-mades-bench needs this state: if the event says TRACING, it waits forever.
     Delivered,
 }
 

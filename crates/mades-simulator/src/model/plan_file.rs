@@ -83,8 +83,8 @@ fn check_plan(mut root: Section<'_>) {
 fn check_keys(section: &mut Section<'_>, keys: &[PlanKey]) {
     for (key, example) in keys {
         section.check(key, example, |mut plan: SimulatorPlan| {
-            // Set one worker, because the plan in this check contains only the key that is checked. The key `work`
-            // without `workers` would be an error.
+            // The plan in this check contains only the key that is checked. Set one worker, because the key `work` is
+            // an error without the key `workers`.
             for leg in [&mut plan.accept, &mut plan.network, &mut plan.acknowledge] {
                 leg.capacity.workers.get_or_insert(1);
             }

@@ -229,7 +229,7 @@ impl<M> Simulator<M> {
         due.into_iter().chain(up).min()
     }
 
-    /// Adds a message that the caller took from the outbox, and decides which faults it will meet.
+    /// Adds a message that the caller took from the outbox. Draws its faults at random, and schedules its first step.
     pub fn consume(&mut self, consumed: ConsumedMessage, content: M, now: Duration) -> MessageKey {
         self.accepting += 1;
         let fault = self.draw_faults(&consumed);
@@ -264,7 +264,8 @@ impl<M> Simulator<M> {
         Some((key, step))
     }
 
-    /// Tells the simulator that a step from `next_step` is done. If the step sent a message, it must be settled first.
+    /// Tells the simulator that a step from `next_step` is done. A step that sends a message is done only when that
+    /// message is settled.
     pub fn step_done(&mut self, key: MessageKey, step: EndpointStep, now: Duration) {
         if self.message(key).is_none() {
             return;
@@ -285,8 +286,8 @@ impl<M> Simulator<M> {
         self.close_step(key);
     }
 
-    /// Reports that a step failed because its receiver rejects the message. No later step follows, except that the
-    /// delivery from the outbox is still accepted.
+    /// Tells the simulator that a step from `next_step` failed because the broker rejected the message that the step
+    /// sent. No later step follows, except that the delivery from the outbox is still accepted.
     pub fn step_failed(&mut self, key: MessageKey, step: EndpointStep, now: Duration) {
         if let Some(message) = self.message_mut(key) {
             if !matches!(step, EndpointStep::Inbox { copy: 1.., .. } | EndpointStep::Document { copy: 1.. }) {
@@ -546,7 +547,7 @@ impl<M> Simulator<M> {
         }
         let at = self.after_network(&consumed, now);
         if tracing {
-            // On its way back, the answer to a connectivity test is delayed by the same time as the test itself.
+            // The answer to a connectivity test takes as long on its way back as the test took on its way out.
             let there_and_back = at + (at - now);
             let event = if fault.fail { SendEventKind::Failed } else { SendEventKind::Traced };
             return self.push(self.when_up(OutageTarget::A, there_and_back), key, EndpointStep::Event(event));
@@ -574,8 +575,8 @@ impl<M> Simulator<M> {
         let number = consumed.number;
         let lateness = self.chance(RandomDecision::Lateness, number).unit();
         let lateness = if fault.reorder { self.plan.faults.reorder_by.0.mul_f64(lateness) } else { Duration::ZERO };
-        // Choose the corrupted byte by a second random value, for `!number`. The random value for `number` has decided
-        // that the message is corrupted, and the byte must not depend on that decision.
+        // Use a second random value, that of `!number`, to choose the corrupted byte. The value of `number` has already
+        // decided that the message is corrupted, and the choice of the byte must be independent of this decision.
         let changed = fault.corrupt.then(|| self.chance(RandomDecision::Corruption, !number).next_u64());
         let totals = self.totals.of_mut(consumed.kind);
         totals.corrupted += u64::from(fault.corrupt);
@@ -590,7 +591,7 @@ impl<M> Simulator<M> {
         }
     }
 
-    /// Schedules the acknowledgement of a message that B's application has got, if the plan wants acknowledgements. A
+    /// If the plan wants acknowledgement documents, schedules one for a message that B's application has received. A
     /// message that was changed on the way gets no acknowledgement.
     fn push_acknowledge(&mut self, key: MessageKey, now: Duration) {
         let Some(message) = self.message(key).filter(|_| self.plan.acknowledgement_documents) else { return };

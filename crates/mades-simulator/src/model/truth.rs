@@ -32,7 +32,7 @@ pub enum DocumentKind {
     Acknowledgement,
 }
 
-/// Bit that differs in the number of an acknowledgement, so that it does not always get the faults of its message.
+/// Bit that is inverted in the number on which the random faults of an acknowledgement depend.
 const ACKNOWLEDGEMENT_BIT: u64 = 1 << 63;
 
 impl DocumentKind {
@@ -151,7 +151,7 @@ pub struct SimulationTotals {
     /// Number of messages that were rejected by the broker or the receiver, or whose reply or event was rejected.
     pub undeliverable: u64,
     pub replies: u64,
-    /// Number of messages that were settled in the inbox, including duplicates.
+    /// Number of messages that endpoint B put into its inbox, including duplicates.
     pub inboxed: u64,
     pub events_delivered: u64,
     pub events_received: u64,

@@ -1,4 +1,4 @@
-//! Events in the queue `send.event` (reference §2.6). Each event reports the state of a sent message as text.
+//! Events in the queue `send.event`. Each event reports the state of a sent message as text.
 use super::reading::{BodyContent, PropertyReader, content, first_identity};
 use super::{DecodedMessage, Oddity, RunMessageId, names};
 use std::borrow::Cow;

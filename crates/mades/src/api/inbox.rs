@@ -1,4 +1,4 @@
-//! Messages in the inbox of a business application (reference §2.5).
+//! Reads messages from the inbox of a business application.
 use super::reading::{BodyContent, PropertyReader, content, first_identity};
 use super::{DecodedMessage, Oddity, RunMessageId, names};
 use std::borrow::Cow;

@@ -60,7 +60,7 @@ enum BodyKind {
     Empty,
 }
 
-/// A received message whose sections have been checked. Clones are cheap, because they share its bytes.
+/// A received message whose sections have been checked. Clones are cheap, because they share the bytes of the message.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DecodedMessage {
     octets: Bytes,

@@ -1,5 +1,5 @@
-//! Messages that a business application hands to its endpoint. They have the same properties as the
-//! messages of go-mades-bench (reference §1.3).
+//! Messages that a business application hands to its endpoint. They have the same properties as the messages of
+//! go-mades-bench.
 use super::message::{DATA, SectionFields};
 use super::reading::PropertyReader;
 use super::{AmqpMessage, AmqpMessageId, DecodedMessage, Oddity, Payload, RunMessageId, names};

@@ -18,8 +18,8 @@ pub enum BodyContent<'m> {
 }
 
 impl<'m> BodyContent<'m> {
-    /// Returns the bytes of the body: the bytes of each `data` section, or of an `amqp-value` with
-    /// a string or with binary.
+    /// Returns the bytes of the body: the bytes of each `data` section, or the string or the binary value of an
+    /// `amqp-value` section.
     pub fn octets(&self) -> impl Iterator<Item = &'m [u8]> {
         let (sections, value): (&[&'m [u8]], _) = match self {
             Self::Data(sections) => (sections, None),

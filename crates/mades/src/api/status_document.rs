@@ -25,7 +25,8 @@ const MAX_HISTORY: usize = 1000;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MessageStatus {
-    /// The state itself: one of `ACCEPTED`, `SENT`, `SUCCESSFULLY_SENT`, `DELIVERED`, `RECEIVED` and `FAILED`.
+    /// The state: `ACCEPTED`, `SENT`, `SUCCESSFULLY_SENT`, `DELIVERED`, `RECEIVED`, `FAILED`, or any text that a peer
+    /// sends instead.
     pub value: String,
     /// Time of the change, as written in the document: the text is not parsed.
     pub changed_at: Option<String>,

@@ -30,7 +30,7 @@ fn messages_go_through_and_foreign_ones_are_given_back() {
                 assert_eq!(one.await.unwrap(), Disposition::Accepted);
             }
         }
-        // This accepts the messages of the second run, and holds the messages of the first run.
+        // Accept the messages of the second run, and hold the messages of the first run.
         let mut inlet = connection.attach_receiver(&ReceiverOptions::new(&*queue, 200)).await.unwrap();
         let mut held = Vec::new();
         let mut count = 0;
@@ -51,7 +51,7 @@ fn messages_go_through_and_foreign_ones_are_given_back() {
         assert!(held.len() >= 50);
         inlet.close().await.unwrap();
         drop(held);
-        // The held messages are back in the queue, and are accepted now.
+        // The held messages must be back in the queue. Accept them now.
         let mut inlet = connection.attach_receiver(&ReceiverOptions::new(&*queue, 200)).await.unwrap();
         let mut again = 0;
         while let Ok(arrival) = tokio::time::timeout(Duration::from_secs(1), inlet.next()).await {

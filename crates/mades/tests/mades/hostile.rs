@@ -42,8 +42,7 @@ fn a_peer_may_hang_up_or_fall_silent_at_any_octet_of_the_handshake() {
             let text = error.to_string();
             assert!(matches!(error, Error::TimedOut { .. }) && text.contains("the AMQP handshake"), "{cut}: {text}");
         }
-        // The complete handshake opens a connection, and the end of this connection is then
-        // reported.
+        // The complete handshake must open a connection, and the end of this connection must be reported.
         let mut connection = opened(&handshake, Then::HangUp).await.unwrap();
         let error = connection.closed().await;
         assert!(matches!(error, Error::Lost { .. }), "{error:?}");
@@ -59,7 +58,7 @@ fn frames_that_lie_about_their_length_are_refused() {
             let error = opened(&octets, Then::HangUp).await.expect_err("a lie");
             assert!(matches!(error, Error::Lost { .. } | Error::PeerMisbehaved { .. }), "{size}: {error:?}");
         }
-        // The same lies must have the same effect after the connection is open.
+        // Frames that lie about their length must also be refused after the connection is open.
         for lie in [&[0, 0, 0, 4][..], &[0, 0, 0, 9, 2, 0, 0, 0, 0xff], &[0, 0, 0, 8, 9, 0, 0, 0], &[0xff; 16]] {
             let octets = [&handshake()[..], lie].concat();
             match opened(&octets, Then::Stay).await {
@@ -104,8 +103,8 @@ fn nothing_listens_and_no_such_host() {
 #[test]
 fn a_link_that_is_refused_as_brokers_do_it_names_the_queue() {
     limited(async {
-        // The peer attaches the link without a node, and detaches it with the reason (AMQP 1.0 part
-        // 2 §2.6.3).
+        // To refuse a link, the peer attaches it without a node, and then detaches it with the reason (AMQP 1.0 part 2
+        // §2.6.3).
         for (condition, wanted) in [
             (AmqpError::NotFound, "the queue q does not exist"),
             (AmqpError::ResourceLocked, "queue q is held exclusively"),
@@ -184,7 +183,7 @@ fn a_server_that_sends_more_than_it_was_let_is_refused() {
         let mut deliveries = attach("test:q:1", Role::Sender, Some("q"));
         (0..5000).for_each(|number| deliveries.extend(transfer(number, &value)));
         let port = say(vec![handshake(), begin(), deliveries], Then::Stay).await;
-        // The credit is eight, and no message is settled.
+        // The client gives a credit of eight messages, and settles none.
         let (_connection, mut receiver) = receiver_on(port).await.unwrap();
         let mut arrived = 0;
         let error = loop {
@@ -193,8 +192,8 @@ fn a_server_that_sends_more_than_it_was_let_is_refused() {
                 Err(error) => break error,
             }
         };
-        // The client accepts twice the credit, because RabbitMQ 3 does not count messages in
-        // transit.
+        // The client accepts twice as many messages as it gave credit for, because RabbitMQ 3 does not count messages
+        // in transit.
         assert_eq!(arrived, 16);
         assert!(matches!(error, Error::PeerMisbehaved { .. }), "{error:?}");
     });
@@ -224,7 +223,8 @@ async fn endless(piece_bytes: usize, max_bytes: u64) {
     let error = next.unwrap_or_else(|_| panic!("{written} octets are taken")).unwrap_err();
     assert_eq!(error, Error::Oversized { queue: "q".to_owned(), limit: max_bytes });
     assert!(written < max_bytes + (32 << 20), "what waits in sockets is all that came");
-    // The message goes on after its link has ended. This ends the session and then the connection.
+    // The peer goes on with the message after the client has ended its link. Therefore, the client ends the session and
+    // then the connection.
     let error = connection.closed().await.to_string();
     let expected = "the peer violates AMQP 1.0: amqp:not-allowed: transfers of a session that we have ended go on; this \
         ends the connection";
@@ -246,7 +246,7 @@ fn one_in_pieces_of_an_octet_too() {
 async fn after(octets: Vec<u8>) -> Error {
     let link = attach("test:q:1", Role::Sender, Some("q"));
     let port = say(vec![handshake(), begin(), [link, octets].concat()], Then::Stay).await;
-    // If `next` waited for an answer, the test would not end.
+    // This timeout is longer than the test's, so the test would fail if `next` waited for an answer.
     let broker = Broker { step_timeout: TEST_TIMEOUT * 2, ..broker(port) };
     let mut connection = Connection::open(&broker).await.unwrap();
     let plan = ReceiverOptions { max_message_bytes: 1000, ..ReceiverOptions::new("q", 8) };
@@ -286,7 +286,7 @@ fn who_breaks_a_rule_and_answers_nothing_loses_what_the_error_names_at_once() {
             ),
             (
                 [detach_of(7), anonymous(&[7; 10])].concat(),
-                // Detaching a link that does not exist changes nothing.
+                // The client ignores the detach of a link that does not exist, so only the transfer is a fault.
                 "amqp:invalid-field: a transfer without delivery-id",
                 link,
             ),
@@ -325,7 +325,7 @@ fn a_session_that_the_broker_ends_takes_no_other_link_with_it() {
         let first = attach("test:q:1", Role::Sender, Some("q"));
         let value = [0, 0x53, 0x77, 0xa1, 2, b'h', b'i'];
         let second = [attach("test:q:2", Role::Sender, Some("q")), transfer(0, &value)].concat();
-        // The session ends after the client has given credit.
+        // The broker ends the first session after the client has given credit.
         let parts = vec![handshake(), begin(), first, end(AmqpError::InternalError), session(Some(1)), second];
         let mut connection = Connection::open(&broker(say(parts, Then::Stay).await)).await.unwrap();
         let plan = ReceiverOptions::new("q", 8);
@@ -402,10 +402,10 @@ fn bad_input_gives_one_line_with_the_cause_and_leaves_nothing_running() {
                 },
             };
             assert_eq!(error.to_string(), expected.replace("PORT", &port.to_string()), "{what}");
-            // If the socket stayed open, the test would not end.
+            // Wait until the peer sees the client close its socket. If this stayed open, the test would not end.
             ended.await.unwrap();
         }
-        // Here the connection ends in the middle of a message.
+        // In these two cases, the connection ends in the middle of a message: between two frames, and within a frame.
         let link = [attach("test:q:1", Role::Sender, Some("q")), piece(0, &[7; 100], true)].concat();
         let cut = [&link[..], &transfer(0, &[7; 100])[..50]].concat();
         for frame in [link, cut] {
@@ -425,7 +425,7 @@ fn bad_input_gives_one_line_with_the_cause_and_leaves_nothing_running() {
 fn a_peer_reads_why_we_end_the_connection() {
     limited(async {
         let says = |output: &[u8], text: &str| output.windows(text.len()).any(|octets| octets == text.as_bytes());
-        // Here the peer never opens the connection.
+        // The first peers never complete the handshake.
         let unopened = handshake();
         let open = unopened.windows(3).position(|octets| octets == [0, 0x53, 0x10]).unwrap() - 8;
         for cut in [open - 8, open] {
@@ -435,7 +435,7 @@ fn a_peer_reads_why_we_end_the_connection() {
             let output = output.await.unwrap();
             assert!(says(&output, "amqp:resource-limit-exceeded") && says(&output, "the handshake took too long"));
         }
-        // Here the peer falls silent.
+        // The last peer falls silent after the handshake.
         let (port, output) = heard_by(vec![handshake()]).await;
         let broker = Broker { idle_timeout: SHORT_TIMEOUT, ..broker(port) };
         let connection = Connection::open(&broker).await.unwrap();
@@ -520,7 +520,7 @@ fn an_offer_that_waits_for_credit_ends_with_its_link_or_its_connection() {
                     notify.notified().await;
                     let _ = stream.write_all(&last_words).await;
                     if !last_words.is_empty() {
-                        // The connection stays open.
+                        // Wait forever, so that the connection stays open and only the link ends.
                         notify.notified().await;
                     }
                 }
@@ -618,7 +618,7 @@ fn one_that_never_reads_keeps_what_its_socket_holds_and_others_get_the_rest() {
         }
         until(|| queues.counts(id).accepted as usize == 4000 - held).await;
         assert_eq!((queues.counts(id).waiting, queues.counts(id).held), (0, held));
-        // The consumer that never read got none of these messages before it left.
+        // When the consumer that never reads disconnects, the other consumer must get the messages that were held.
         drop(deaf);
         for _ in 0..held {
             let handle = next_handle(&mut receiver).await;
@@ -641,7 +641,7 @@ fn one_that_asks_and_never_reads_the_answers_is_not_heard_for_ever() {
             written += flows.len();
             assert!(written < 64 << 20, "it hears and hears");
         }
-        // Other connections are still served.
+        // The broker must still serve other connections.
         let (_connection, receiver) = receiver_on(port).await.unwrap();
         receiver.close().await.unwrap();
     });
@@ -680,7 +680,7 @@ fn a_consumer_that_settles_nothing_fills_its_queue_and_no_more() {
 fn who_gives_everything_back_does_not_keep_it_from_others() {
     limited(async {
         let (port, queues) = our_own(QueueLimits::default()).await;
-        // Each consumer has credit for all messages.
+        // Each consumer gives credit for all messages, so one of them could get all.
         let (_first, mut unwilling) = receiver_with_credit(port, 1000).await.unwrap();
         let (_second, mut willing) = receiver_with_credit(port, 1000).await.unwrap();
         let id = filled(&queues, 400, 100);
@@ -809,8 +809,8 @@ proptest! {
             match opened(&[&before[from][..], &octets].concat(), Then::HangUp).await {
                 Err(error) => assert!(!error.to_string().is_empty()),
                 Ok(mut connection) => {
-                    // The peer has sent a whole handshake, so the end must be reported within the
-                    // time limit of the test.
+                    // The handshake was whole, so the client must report the end of the connection within the time
+                    // limit of the test.
                     let _ = connection.closed().await;
                 }
             }

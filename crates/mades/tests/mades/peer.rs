@@ -1,5 +1,5 @@
-//! A peer in the test's own process: the acceptor of fe2o3-amqp. The address of a link says what
-//! the peer does with the link.
+//! A peer in the test's own process: the acceptor of fe2o3-amqp. The address of a link says what the peer does with the
+//! link: for example, the peer rejects all messages to the address `reject`.
 use fe2o3_amqp::acceptor::{
     ConnectionAcceptor, LinkAcceptor, LinkEndpoint, SaslAcceptor, SaslAnonymousMechanism, SessionAcceptor,
 };
@@ -108,7 +108,7 @@ where
     }
 }
 
-/// Treats messages as the address of the link says.
+/// Receives messages, and settles each of them as the address of the link says, for example `accept`.
 async fn receive(mut link: Receiver, hang_up: &tokio::sync::mpsc::Sender<()>) {
     let address = link.target().as_ref().and_then(|target| target.address.clone()).unwrap_or_default();
     if let Some(condition) = address.strip_prefix("detach:") {
@@ -131,11 +131,11 @@ async fn receive(mut link: Receiver, hang_up: &tokio::sync::mpsc::Sender<()>) {
             }
             "hang-up" => {
                 let _ = hang_up.send(()).await;
-                // Dropping the link would detach it, before or after the connection is closed.
+                // Keep the link until the connection has ended, because dropping the link would detach it.
                 let _ = link.recv::<Body<Value>>().await;
                 return;
             }
-            // The address is "never".
+            // The only other address is "never", for which messages are never settled.
             _ => Ok(()),
         };
         if done.is_err() {
@@ -144,7 +144,7 @@ async fn receive(mut link: Receiver, hang_up: &tokio::sync::mpsc::Sender<()>) {
     }
 }
 
-/// Sends ten messages, and then the counts of their outcomes.
+/// Sends ten messages, and then a message with the counts of their outcomes.
 async fn send(mut link: Sender) {
     let mut verdicts = Vec::new();
     for number in 0..10_u32 {

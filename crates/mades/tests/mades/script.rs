@@ -61,7 +61,7 @@ pub(crate) fn begin() -> Vec<u8> {
     session(Some(0))
 }
 
-/// Begins a new session, or answers the client's session `remote_channel`.
+/// Returns a frame that begins a new session, or answers the client's session on the channel `remote_channel`.
 pub(crate) fn session(remote_channel: Option<u16>) -> Vec<u8> {
     let begin = Begin {
         remote_channel,
@@ -76,7 +76,7 @@ pub(crate) fn session(remote_channel: Option<u16>) -> Vec<u8> {
     frame(0, &begin, &[])
 }
 
-/// Answers the attach of a link. Without a node, the answer refuses the link.
+/// Returns a frame that answers the attach of a link. Without a node, the answer refuses the link.
 pub(crate) fn attach(name: &str, role: Role, node: Option<&str>) -> Vec<u8> {
     let address = node.unwrap_or_default();
     let source = Source::builder().address(address).build();
@@ -111,18 +111,18 @@ pub(crate) fn end(condition: AmqpError) -> Vec<u8> {
     frame(0, &End { error: Some(error) }, &[])
 }
 
-/// Detaches a link that does not exist.
+/// Returns a frame that detaches the link with this handle, which should not exist.
 pub(crate) fn detach_of(handle: u32) -> Vec<u8> {
     let error = definitions::Error::new(AmqpError::NotAllowed, "says the script".to_owned(), None);
     frame(0, &Detach { handle: handle.into(), closed: true, error: Some(error) }, &[])
 }
 
-/// Gives credit to the link, and asks for an answer.
+/// Returns a frame that gives credit to the link, and asks the peer for a flow frame as the answer.
 pub(crate) fn flow(credit: u32) -> Vec<u8> {
     flow_with(credit, false)
 }
 
-/// Gives credit to the link, and asks the peer to use up or return all of it.
+/// Returns a frame that gives credit to the link, and asks the peer to use up or return all of the credit.
 pub(crate) fn drain(credit: u32) -> Vec<u8> {
     flow_with(credit, true)
 }
@@ -148,13 +148,13 @@ pub(crate) fn transfer(number: u32, payload: &[u8]) -> Vec<u8> {
     piece(number, payload, false)
 }
 
-/// A delivery without a delivery id.
+/// Returns a transfer frame without the delivery id that the first frame of a delivery must have.
 pub(crate) fn anonymous(payload: &[u8]) -> Vec<u8> {
     let transfer = Transfer { delivery_id: None, delivery_tag: None, ..whole(0) };
     frame(0, &transfer, payload)
 }
 
-/// A piece of a delivery. `more` says that another piece follows.
+/// Returns a transfer frame with a piece of a delivery. `more` says whether another piece follows.
 pub(crate) fn piece(number: u32, payload: &[u8], more: bool) -> Vec<u8> {
     frame(0, &Transfer { more, ..whole(number) }, payload)
 }
@@ -175,14 +175,14 @@ fn whole(number: u32) -> Transfer {
     }
 }
 
-/// Says what a script does after its last bytes.
+/// What a scripted peer does after it has sent its last part.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Then {
     HangUp,
     Stay,
 }
 
-/// Codes of the performatives that are answered with a performative of the same kind.
+/// Codes of the AMQP performatives that the script answers with a performative of the same kind.
 const BEGIN: u8 = 0x11;
 const ATTACH: u8 = 0x12;
 
@@ -233,7 +233,7 @@ impl HeardFrames {
     }
 }
 
-/// Returns the length of the first protocol header or frame. `None` until it is known.
+/// Returns the length of the first protocol header or frame, or `None` before its first four bytes have arrived.
 fn first_length(bytes: &[u8]) -> Option<usize> {
     let size: [u8; 4] = bytes.get(..4)?.try_into().ok()?;
     Some(if &size == b"AMQP" { 8 } else { (u32::from_be_bytes(size) as usize).max(8) })
@@ -250,7 +250,7 @@ fn performative(bytes: &[u8]) -> Option<u8> {
 /// peer.
 pub(crate) async fn say(parts: Vec<Vec<u8>>, then: Then) -> u16 {
     say_and(parts, move |mut stream| async move {
-        // The peer reads until the client disconnects.
+        // With `Then::Stay`, the peer reads until the client disconnects.
         let mut buffer = [0; 4096];
         while then == Then::Stay && matches!(stream.read(&mut buffer).await, Ok(1..)) {}
     })

@@ -33,7 +33,7 @@ fn the_right_password_opens_and_the_wrong_one_is_named_without_being_shown() {
         assert!(matches!(error, Error::WrongCredentials { .. }), "{error:?}");
         let text = format!("{error} {error:?}");
         assert!(text.contains("endpoint") && !text.contains("wrongword"), "{text}");
-        // The peer does not offer ANONYMOUS.
+        // The peer does not offer ANONYMOUS, so a client without a password must be told to log in.
         let error = Connection::open(&broker(port)).await.unwrap_err();
         assert_eq!(error.to_string(), format!("127.0.0.1:{port}: the broker requires a login: use --user"));
     });
@@ -61,7 +61,7 @@ fn a_password_is_proven_by_each_scram() {
     });
 }
 
-/// SASL EXTERNAL. It accepts every client that TLS has accepted.
+/// A peer's side of SASL EXTERNAL, which accepts every client that TLS has accepted.
 #[derive(Clone)]
 struct External;
 

@@ -1,4 +1,5 @@
-//! Tests of the account: the counts of both ends determine the fates, and the verdict names each fault and its count.
+//! Tests of the account of a run. The counts of source and sink must determine how many units, which are pairs of
+//! message and recipient, had each fate. The verdict must name each fault and its count.
 use crate::sample;
 use mailrun_measurement::account::{AccountInputs, Arrivals, RelayInputs, ServerQueue, Topology, fates_sum, reconcile};
 use mailrun_measurement::judge::{VerdictInputs, judge};
@@ -24,7 +25,7 @@ fn arrivals(units: &Ledger) -> Arrivals<'_> {
     Arrivals::unharmed(units, &NONE)
 }
 
-/// Counts of the source besides the accepted units.
+/// The source's counts of units that were not accepted, or not yet.
 #[derive(Default)]
 struct SourceCounts {
     rejected: u64,
@@ -58,7 +59,7 @@ fn account_inputs<'a>(
     }
 }
 
-/// The fates in the order delivered, rejected, failed, lost, in flight.
+/// Returns the numbers of units that were delivered, rejected, failed, lost or in flight, in this order.
 fn fates(row: &LedgerRow) -> [u64; 5] {
     [row.delivered, row.rejected, row.failed, row.lost, row.in_flight].map(|count| count.unwrap())
 }
@@ -72,14 +73,15 @@ fn what_was_accepted_and_did_not_arrive_is_lost() {
 
 #[test]
 fn what_arrived_though_no_reply_was_heard_is_delivered() {
-    // 10 units were accepted; 10..12 arrived although their replies were lost.
+    // The source got a 250 for the units 0..10. The units 10..12 arrived although their replies were lost.
     let counted = |rejected, failed, open| SourceCounts { rejected, failed, open, ..SourceCounts::default() };
     let row = settled(&ledger(0..10), &ledger(0..12), counted(6, 0, 4));
     assert_eq!(fates(&row), [12, 6, 0, 0, 2]);
-    // The peer accepted the message, then the connection broke. The source counts it as failed, but the sink has it.
+    // If the peer accepts a message and the connection then breaks, the source counts the message as failed, although
+    // the sink has it.
     let row = settled(&ledger(0..10), &ledger(0..12), counted(3, 7, 0));
     assert_eq!(fates(&row), [12, 3, 5, 0, 0]);
-    // The peer kept a message that it had rejected.
+    // A peer may also keep a message that it has rejected.
     let row = settled(&ledger(0..10), &ledger(0..12), counted(3, 1, 0));
     assert_eq!(fates(&row), [12, 2, 0, 0, 0]);
     assert!(fates_sum(&row));
@@ -107,14 +109,16 @@ fn each_unit_has_the_fate_that_an_event_shows() {
     struct Situation {
         what: &'static str,
         accepted: Range<u64>,
-        /// Number of units that the source saw rejected, and number of units whose connection was lost.
+        /// Number of units that the source counted as rejected, and number of units that it counted as failed because
+        /// the connection broke.
         unheard: [u64; 2],
         delivered: Range<u64>,
         bounced: Range<u64>,
-        /// Units in the queue of our relay, and the number of units that it gave up. `None` if the queue cannot be
-        /// read.
+        /// Units in the queue of mailrun's relay, and the number of units on which the relay gave up. `None` if the
+        /// queue cannot be read.
         relay: Option<(Range<u64>, u64)>,
-        /// Delivered, bounced, rejected, failed, expired, queued, and missing: lost or not delivered.
+        /// Expected numbers of units that are delivered, bounced, rejected, failed, expired, queued, and missing (lost
+        /// or not delivered).
         fates: [u64; 7],
     }
     let plain = |what, delivered, bounced, relay, fates| Situation {
@@ -166,7 +170,8 @@ fn each_unit_has_the_fate_that_an_event_shows() {
 
 #[test]
 fn recipients_that_a_server_rewrote_leave_an_open_account_that_names_the_remedy() {
-    // As with canonical_maps: 90 of 100 addresses have another number at the sink.
+    // The server rewrote 90 of 100 addresses, as Postfix does with canonical_maps. At the sink, the rewritten addresses
+    // have other numbers.
     let delivered: Ledger = {
         let mut units = ledger(0..10);
         units.merge(&ledger(1_000..1_090));
@@ -184,7 +189,7 @@ fn recipients_that_a_server_rewrote_leave_an_open_account_that_names_the_remedy(
     }
 }
 
-/// Units, as pairs of message and recipient.
+/// Returns a ledger of units, each given by the numbers of its message and of its recipient.
 fn units(pairs: &[(u64, u32)]) -> Ledger {
     let mut ledger = Ledger::default();
     pairs.iter().for_each(|(sequence, recipient)| _ = ledger.mark(*sequence, *recipient));
@@ -201,8 +206,9 @@ fn recipients_that_the_source_did_not_name_stand_for_those_that_are_missing() {
         arrived: &'static [(u64, u32)],
         bounced: &'static [(u64, u32)],
         queued: Option<&'static [(u64, u32)]>,
-        /// delivered, bounced, queued, missing, in doubt; rewritten, copied
+        /// Expected numbers of units that are delivered, bounced, queued, missing and in doubt.
         fates: [u64; 5],
+        /// Expected number of recipients that a server rewrote, and of copies that it sent to further recipients.
         beside: [u64; 2],
     }
     const TWO: &[(u64, u32)] = &[(1, 5), (1, 6), (2, 5), (2, 6)];
@@ -270,7 +276,7 @@ fn recipients_that_the_source_did_not_name_stand_for_those_that_are_missing() {
         let found = [row.delivered, row.bounced, row.queued, missing, row.in_doubt];
         assert_eq!(found, fates.map(Some), "{what}");
         assert_eq!([row.rewritten, row.copied], beside.map(Some), "{what}");
-        // Only an arrival of a message that was never created is a contradiction.
+        // The account must be closed, except if a message arrived that was never created.
         assert_eq!(fates_sum(&row), what != "another message's", "{what}: {row:?}");
     }
 }
@@ -354,7 +360,8 @@ fn rewritten_recipients_and_copies_are_named_and_fail_a_run_only_by_a_threshold(
 
 #[test]
 fn a_unit_whose_reply_was_lost_is_in_doubt_until_somebody_has_it() {
-    // 10 units were accepted, and 4 were sent as a whole without a reply; 2 connections broke before.
+    // 10 units were accepted, 4 were sent as a whole but got no reply, and 2 failed because their connections broke
+    // earlier.
     let counted = || SourceCounts { in_doubt: 4, failed: 2, ..SourceCounts::default() };
     let (accepted, none) = (ledger(0..10), ledger(0..0));
     for (what, delivered, bounced, expected) in [
@@ -369,7 +376,7 @@ fn a_unit_whose_reply_was_lost_is_in_doubt_until_somebody_has_it() {
         assert_eq!([row.delivered, row.bounced, row.in_doubt, row.failed], expected.map(Some), "{what}");
         assert!(fates_sum(&row), "{what}");
     }
-    // A queue of our relay that has them is as good, and without a sink they stay in doubt.
+    // If the units are in our relay's queue, they are no longer in doubt either. Without a sink, they stay in doubt.
     let queued = ledger(10..14);
     let queue = ServerQueue::Known(RelayInputs { queued: &queued, given_up: 0 });
     let row = reconcile(AccountInputs { queue, ..account_inputs(&accepted, Some(arrivals(&none)), counted()) });
@@ -570,7 +577,8 @@ fn with(ledger: LedgerRow) -> Record {
     Record { ledger, ..sample::run() }
 }
 
-/// The first reason of the verdict after a change to a closed run.
+/// Applies `change` to the record of a faultless run. Returns the record with its verdict, and the verdict's first
+/// reason.
 fn changed(change: impl FnOnce(&mut Record), between: Topology) -> (Record, String) {
     let mut record = sample::run();
     change(&mut record);
@@ -766,7 +774,7 @@ fn a_threshold_grants_what_fails_by_default() {
     let (record, _) = changed(reject(true), Topology::Server);
     assert!(passed(&record), "{:?}", record.verdict);
     assert_eq!(record.verdict.why, "99 of 100 delivered, 1 rejected");
-    // A fate that is not allowed weighs more than figures that describe the generator.
+    // A rejection that no threshold allows fails the run, even if the host also made the figures invalid.
     let both = |record: &mut Record| {
         reject(false)(record);
         record.surroundings = Some(Surroundings { steal_share: Some(0.3), ..Surroundings::default() });
@@ -791,7 +799,7 @@ fn what_was_ordered_passes_and_no_more() {
     for (lost, rejected, between) in [
         (3, 3, Topology::Direct),
         (2, 4, Topology::Direct),
-        // With a server in between, the source does not talk to the sink.
+        // With a server in between, the sink's rules do not explain rejections, because the source talks to the server.
         (2, 3, Topology::Server),
     ] {
         assert_eq!(verdict(lost, rejected, between).outcome, Some(Outcome::Fail), "{lost} {rejected}");
@@ -993,8 +1001,9 @@ fn a_busy_source_or_sink_makes_a_servers_figures_invalid() {
         assert_eq!(record.verdict.valid, valid, "{role:?} {between:?}");
         assert_eq!(reason.contains("The one used 90 % of the time of its 2 workers"), !valid, "{reason}");
     }
-    // Each row has a load of 10 s, the processors that the source used in each second of the run, and the time until the
-    // last message arrived. The source has one worker.
+    // The load lasts 10 s, and the source has one worker. Each row has the length of the warm-up, the processors that
+    // the source used in each second of the run, the time until the last message arrived, whether the record has the
+    // values of each second, and whether the run is valid.
     for (situation, warm_up_s, cores, duration_s, is_sampled, valid) in [
         ("busy all the time", 0.0, vec![0.95; 10], 10.0, true, false),
         ("half busy", 0.0, vec![0.5; 10], 10.0, true, true),
@@ -1097,8 +1106,8 @@ fn what_may_have_disturbed_a_run_is_said_and_leaves_it_valid() {
     }
 }
 
-/// A load of 600 messages at 150/s. `lags_ms` is how late the source takes up each message, and `server_ms` how long
-/// the server takes.
+/// Returns the verdict on a simulated load of 600 messages at 150/s, with the thresholds `expressions`. The source
+/// begins each message late by the next delay in `lags_ms`, and the server takes `server_ms` to accept each message.
 fn replayed(lags_ms: &[f64], server_ms: f64, expressions: &[&str]) -> Verdict {
     let ms = |ms: f64| Duration::from_secs_f64(ms / 1e3);
     let mut tally = SourceTally::default();
@@ -1131,8 +1140,8 @@ fn replayed(lags_ms: &[f64], server_ms: f64, expressions: &[&str]) -> Verdict {
 
 #[test]
 fn the_sources_own_delay_makes_a_run_invalid_only_if_it_may_have_decided_a_threshold() {
-    // In ms: the median, p90, p95, p99 and maximum of runs of `nice mailrun bench --rate 150 --duration 4s --relay none` on two
-    // processors with a load of 5 to 7.
+    // These are the source's delays in ms (median, p90, p95, p99 and maximum) in three runs on two processors with a
+    // load of 5 to 7. The command was `nice mailrun bench --rate 150 --duration 4s --relay none`.
     let recorded: [&[f64]; 3] =
         [&[0.05, 1.73, 3.49, 9.75, 20.19], &[0.03, 4.09, 13.59, 34.5, 63.34], &[13.63, 238.29, 340.53, 486.54, 519.83]];
     for lags in recorded {
@@ -1143,7 +1152,7 @@ fn the_sources_own_delay_makes_a_run_invalid_only_if_it_may_have_decided_a_thres
         }
         assert_eq!(outcome(100.0, &["accepted.p99 < 1us"]), Outcome::Fail, "{lags:?}");
         assert_eq!(outcome(100.0, &["accepted.p99 < 1ms"]), Outcome::Fail, "{lags:?}");
-        // The delay alone crosses the limit, or would cross it.
+        // The server takes 5,000 ms, so this limit is exceeded only because of the source's own delay.
         let undecided = replayed(lags, 5_000.0, &["accepted.max < 5010ms"]);
         assert_eq!(undecided.outcome, Some(Outcome::Invalid), "{lags:?}");
         assert!(undecided.why.ends_with("or more --workers (mailrun source)."), "{undecided:?}");

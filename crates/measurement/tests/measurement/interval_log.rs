@@ -1,4 +1,4 @@
-//! HdrHistogram's own reader must understand the interval log.
+//! HdrHistogram's own reader must understand the interval logs that mailrun writes.
 use hdrhistogram::serialization::interval_log::{IntervalLogIterator, LogEntry};
 use mailrun_measurement::{IntervalLog, Latencies};
 use std::time::{Duration, SystemTime};

@@ -1,5 +1,5 @@
-//! Tests of the crate `measurement` from outside: properties, the account's arithmetic, the record's schema, the log's
-//! format.
+//! Tests of the public interface of the crate `measurement`, such as the account of a run's messages, the verdict, the
+//! record's schema and the format of interval logs.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 mod account;
 mod interval_log;

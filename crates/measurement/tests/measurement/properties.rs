@@ -16,7 +16,8 @@ use std::time::Duration;
 
 type LedgerUnit = (u64, u32);
 
-/// Units that often collide, on a few pages and at page borders, and some from anywhere.
+/// Returns a unit for a ledger. Most units come from two small ranges of sequence numbers, so that they often collide.
+/// The second range crosses the border between two pages of a ledger, at 32,768. A few units are arbitrary.
 fn unit() -> impl Strategy<Value = LedgerUnit> {
     let sequence = prop_oneof![8 => 0..200u64, 4 => 32_700..32_800u64, 1 => any::<u64>()];
     (sequence, prop_oneof![8 => 0..3u32, 1 => 0..MAX_RECIPIENTS])
@@ -42,7 +43,7 @@ prop_compose! {
     }
 }
 
-/// A piece of a message: parts that matter to the reader, and noise.
+/// Returns a piece of a message: text that matters to `TraceReader`, such as a trace or an empty line, or random bytes.
 fn piece() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         Just(b"\r\n".to_vec()),
@@ -63,7 +64,7 @@ fn written(trace: &Trace) -> [u8; Trace::HEADER_BYTES] {
     header
 }
 
-/// Reads a message in blocks of the given sizes and the rest in one.
+/// Passes a message to `reader` in blocks of the given sizes, and the rest of the message as one block.
 fn read(message: &[u8], sizes: &[usize], reader: &mut TraceReader) -> TraceResult {
     let mut rest = message;
     for &size in sizes {
@@ -182,9 +183,9 @@ proptest! {
         prop_assert_eq!((read.count(), read.count_without(&ledger)), (ledger.count(), 0));
     }
 
-    /// The fates of any run must be those of its units. Each unit is accepted, rejected, failed or left open. Whatever
-    /// the source received, the unit may have arrived or be in the relay's queue. The model assigns fates to one unit
-    /// at a time.
+    /// `reconcile`, which compares sets of units, must count the same fates as a model that assigns a fate to one unit
+    /// at a time. To the source, each unit is accepted, rejected, failed, open or in doubt. Whichever it is, the unit
+    /// may have arrived or be in the relay's queue.
     #[test]
     fn the_fates_of_any_run_are_those_of_its_units(
         units in vec((0..5u8, any::<bool>(), any::<bool>(), any::<bool>()), 0..300), given_up in 0..20u64
@@ -193,7 +194,7 @@ proptest! {
         let mut counted = [0_u64; 5];
         let mut model = FateModel::default();
         for (sequence, &(outcome, arrives, bounces, is_queued)) in (0u64..).zip(&units) {
-            // A server reports nothing about mail that it rejected.
+            // A server does not send bounces for mail that it rejected.
             let bounces = bounces && outcome != 1;
             counted[usize::from(outcome)] += 1;
             if outcome == 0 {
@@ -224,19 +225,21 @@ proptest! {
         let found = (row.delivered, row.bounced, row.queued);
         prop_assert_eq!(found, (Some(model.delivered), Some(model.bounced), Some(model.queued)));
         prop_assert_eq!((row.expired, row.lost), (Some(expired), Some(model.missing - expired)));
-        // The source counts those without a 250. It cannot know which of them arrived.
+        // The source counts the units that got no 250, but does not know which of them arrived. So their fates can be
+        // checked only together.
         let unheard: u64 = [row.rejected, row.failed, row.in_doubt, row.in_flight].into_iter().flatten().sum();
         prop_assert_eq!(unheard, model.nowhere);
         let no_more_than = [(row.rejected, rejected), (row.failed, failed), (row.in_doubt, in_doubt), (row.in_flight, open)];
         prop_assert!(no_more_than.into_iter().all(|(fate, counted)| fate.unwrap() <= counted));
-        // A unit that one side does not count must be noticed.
+        // If the source counts a unit too few, the account must not be closed.
         if accepted.count() > 0 {
             let short = reconcile(AccountInputs { recipients_created: recipients_created - 1, ..watched });
             prop_assert!(!fates_sum(&short));
         }
     }
 
-    /// Freshness must be a share and grow with the limit, and its windows must cover the load without a gap.
+    /// Freshness, the share of time in which the newest message is younger than a limit, must be from 0 to 100 %, and
+    /// must not fall if the limit rises. The windows in which it is computed must cover the load without a gap.
     #[test]
     fn freshness_is_a_share_that_grows_with_the_limit(
         seconds in vec((0..3u64, proptest::option::of(0.0..100e3_f64)), 1..100), age in 1..100u64, window in 1..50u64
@@ -266,7 +269,7 @@ proptest! {
         prop_assert_eq!(short.windows.iter().map(|window| window.created).sum::<u64>(), judged);
     }
 
-    /// Thresholds made from the grammar must be accepted, and their values must match the known times.
+    /// Thresholds in a valid form must be accepted, and their values must match the latencies that were recorded.
     #[test]
     fn thresholds_measure_what_was_timed(
         times in vec(1..10_000u64, 1..200), created in 0..300u64, percent in 1..100u32, limit in 1..20_000u64
@@ -284,7 +287,7 @@ proptest! {
         };
         let within = value(format!("accepted.within({limit}ms) >= {percent}%"));
         let in_time = times.iter().filter(|ms| **ms <= limit).count() as f64 * 100.0 / created as f64;
-        // The histogram has three digits, so times within a thousandth of the limit may count on either side.
+        // The histogram has three digits, so times close to the limit (here within a 500th) may count on either side.
         let near = times.iter().filter(|ms| ms.abs_diff(limit) * 500 <= limit).count() as f64 * 100.0 / created as f64;
         prop_assert!((within.value.unwrap() - in_time).abs() <= near + 1e-9, "{within:?} {in_time}");
         prop_assert_eq!(within.passed, within.value.unwrap() >= f64::from(percent));
@@ -292,7 +295,7 @@ proptest! {
         let mut sorted = times.clone();
         sorted.sort_unstable();
         let place = ((f64::from(percent) / 100.0 * created as f64).ceil() as usize).max(1);
-        // The position is computed in floating point, so its neighbours are right, too.
+        // The position is computed in floating point and may be off by one, so accept the neighbours as well.
         let near = &sorted[(place - 1).saturating_sub(1).min(times.len())..(place + 1).min(times.len())];
         match quantile.value {
             Some(value) => {
@@ -306,7 +309,7 @@ proptest! {
     }
 }
 
-/// A record with a row of each kind. Its whole numbers are taken from `numbers` in turn.
+/// Returns a record with rows of many kinds, whose whole numbers are taken from `numbers` in turn.
 fn record_of_numbers(numbers: &[u64]) -> Record {
     let mut record = sample::run();
     record.series = vec![sample::second(0), sample::second(1)];
@@ -325,7 +328,8 @@ fn record_of_numbers(numbers: &[u64]) -> Record {
     serde_json::from_value(json).unwrap()
 }
 
-/// Sets all whole numbers, except those with less than 64 bits.
+/// Replaces all whole numbers in a record. Leaves out fields of less than 64 bits, because they could not hold the new
+/// numbers.
 fn set_numbers(json: &mut Value, next: &mut impl Iterator<Item = u64>) {
     match json {
         Value::Object(fields) => {
@@ -343,9 +347,9 @@ struct FateModel {
     delivered: u64,
     bounced: u64,
     queued: u64,
-    /// Accepted, and neither delivered nor bounced nor queued.
+    /// Number of accepted units that were neither delivered nor bounced nor queued.
     missing: u64,
-    /// Not accepted, and neither delivered nor bounced nor queued.
+    /// Number of units that were not accepted, and neither delivered nor bounced nor queued.
     nowhere: u64,
 }
 

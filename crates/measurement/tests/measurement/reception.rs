@@ -1,5 +1,6 @@
-//! Cases in which a sink saw or did something else than taking the run's mail. Each case has the sentence that the
-//! verdict must contain, and sentences that it must not contain.
+//! Tests of verdicts on runs in which the sink did not simply accept the run's mail, for example because it rejected
+//! mail or received messages without a trace. Each case has the sentence that the verdict must contain, and sentences
+//! that it must not contain.
 use super::sample;
 use mailrun_measurement::Phase;
 use mailrun_measurement::account::Topology;
@@ -7,8 +8,8 @@ use mailrun_measurement::judge::{VerdictInputs, judge};
 use mailrun_measurement::record::{EndedRow, LedgerRow, Party, Reception, Record, Role, RuleRow, Watched};
 use std::time::Duration;
 
-/// Returns all sentences about a run through a server whose queue is unknown, in which `missing` of 100 messages did not
-/// reach the sink.
+/// Returns all reasons of the verdict on a run in which `missing` of 100 messages did not reach the sink. The queue of
+/// the server is unknown, so these messages may still be in it.
 fn said(missing: u64, reception: Option<Reception>) -> String {
     let ledger = LedgerRow {
         created: Some(100),

@@ -1,4 +1,4 @@
-//! Sample records for tests: a source's and a sink's of the same run, without faults.
+//! Sample records for tests: the records of a source and of a sink in the same run, in which nothing went wrong.
 use mailrun_measurement::record::{LatencyMs, LedgerRow, Party, Record, Role, SeriesRow, StageRow, Workload};
 use mailrun_measurement::stage::Stage;
 

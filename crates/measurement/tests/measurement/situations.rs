@@ -1,6 +1,8 @@
-//! Situations that new users met, each with the conclusion that it must lead to. Events are simulated, so no clock is read.
+//! Situations that new users met, each with the conclusion that mailrun must draw from it. All events are simulated, so
+//! no clock is read.
 //!
-//! The first table has the rates of stages, the second the verdicts: also the situations that must *not* be accused or excused.
+//! The first test checks rates, and the others check verdicts. Some of their situations must *not* be blamed on the
+//! server, or must *not* be excused.
 use mailrun_measurement::account::{AccountInputs, Arrivals, ServerQueue, Topology, reconcile};
 use mailrun_measurement::judge::{VerdictInputs, judge};
 use mailrun_measurement::merge::merge_records;
@@ -12,35 +14,36 @@ use mailrun_measurement::threshold::{RunProtocol, Threshold};
 use mailrun_measurement::{Latencies, LatencyKind, Ledger, MarkResult, RunTally, Series, SourceTally, Stage};
 use std::time::Duration;
 
-/// Times of the simulation count from here, so that none is before the zero of the clock.
+/// Time of the simulated clock at which the load begins. It is long after the clock's zero, because a `Duration` cannot
+/// be negative.
 const ZERO: Duration = Duration::from_secs(1_000);
 
 fn s(seconds: f64) -> Duration {
     Duration::from_secs_f64(seconds)
 }
 
-/// The fate of a message. Times are in seconds since the load began.
+/// What happens to a simulated message. Times are in seconds since the load began.
 #[derive(Clone, Copy, Debug)]
 struct Message {
     due: f64,
     /// The message was due before the end of the warm-up.
     is_warm_up: bool,
-    /// Delay with which the source began the message. `None` if the message was never sent.
+    /// Delay in seconds with which the source began the message. `None` if the message was never sent.
     lag: Option<f64>,
-    /// Time of the 250. `None` if the server rejected the message.
+    /// Time at which the server replied with 250, before `lag` is added. `None` if the server rejected the message.
     accepted: Option<f64>,
     delivered: Option<f64>,
-    /// The message arrives twice.
+    /// Set if the message arrives twice at the sink.
     is_repeated: bool,
 }
 
-/// A run: its messages, and what is known of the server's queue.
+/// A simulated run, from which [`Run::record`] makes a record with a verdict.
 #[derive(Clone, Debug)]
 struct Run {
     messages: Vec<Message>,
     rate: f64,
     length_s: f64,
-    /// Time for which the bench waited after the load.
+    /// Number of seconds for which the bench waited for outstanding messages after the load.
     waited_s: f64,
     has_unknown_queue: bool,
     /// Set if the user ordered the sink to drop the messages that are missing.
@@ -50,7 +53,7 @@ struct Run {
     host: Option<Surroundings>,
 }
 
-/// Messages at a constant rate, each accepted after 2 ms and delivered after 20 ms.
+/// Returns a run with a constant rate, in which each message is accepted after 2 ms and delivered after 20 ms.
 fn load(rate: f64, length_s: f64) -> Run {
     let message = |number: u32| {
         let due = f64::from(number) / rate;
@@ -69,8 +72,9 @@ fn load(rate: f64, length_s: f64) -> Run {
     }
 }
 
-/// A host of two processors, of which foreign programs used `share`. Four times per second a row tells
-/// how long source, sink and server waited for a processor.
+/// Returns the state of a host with two processors. Foreign programs used `share` of the processor time, and all
+/// programs together `used_share`. For each quarter of a second, `wait` returns how long source, sink and server waited
+/// for a processor.
 fn host(share: Option<f64>, used_share: f64, wait: impl Fn(u32) -> WaitRow) -> Surroundings {
     let process = |name: &str, processor_s: f64, foreign: bool| HostProcess {
         name: name.to_owned(),
@@ -95,12 +99,13 @@ fn host(share: Option<f64>, used_share: f64, wait: impl Fn(u32) -> WaitRow) -> S
     }
 }
 
-/// Short waits all the time: 20 of `each_ms` in each row.
+/// Returns a function that makes rows with many short waits for a processor: 20 waits of `each_ms` in each row.
 fn short(each_ms: f64) -> impl Fn(u32) -> WaitRow {
     move |_| WaitRow { waited_ms: 20.0 * each_ms }
 }
 
-/// A wait of `long_ms` in each tenth row, and hardly any in the others.
+/// Returns a function that makes rows with rare long waits for a processor: `long_ms` in every tenth row, and 0.1 ms in
+/// the others.
 fn long(long_ms: f64) -> impl Fn(u32) -> WaitRow {
     move |row| match row % 10 {
         0 => WaitRow { waited_ms: long_ms },
@@ -109,13 +114,13 @@ fn long(long_ms: f64) -> impl Fn(u32) -> WaitRow {
 }
 
 impl Run {
-    /// Changes each `every`th message.
+    /// Applies `change` to one of every `every` messages.
     fn each(mut self, every: usize, change: impl Fn(&mut Message)) -> Self {
         self.messages.iter_mut().skip(every / 2).step_by(every).for_each(change);
         self
     }
 
-    /// The server delivers no more than this many messages per second, in order.
+    /// Limits the server to `per_s` deliveries per second, in the order of the messages.
     fn delivered_at(mut self, per_s: f64) -> Self {
         let mut free = 0.0_f64;
         for message in &mut self.messages {
@@ -135,7 +140,7 @@ impl Run {
         self
     }
 
-    /// Makes the record of the run as source, sink and bench do.
+    /// Makes the record of the run, with its verdict, in the same steps as source, sink and bench in a real run.
     fn record(&self, thresholds: &[&str]) -> Record {
         let mut source = SourceTally::default();
         let mut sink = RunTally::default();
@@ -222,7 +227,7 @@ impl Run {
             series: source_series.rows(end),
             ..Record::empty()
         };
-        // A sink that has seen nothing leaves no record.
+        // A sink that has received nothing writes no record.
         let sink_record = (sink.messages > 0).then(|| Record {
             parties: vec![Party::new(Role::Sink, "sink")],
             origin_ns: ZERO.as_nanos() as u64,
@@ -320,7 +325,7 @@ fn each_stage_has_the_rate_at_which_messages_reached_it() {
         for (stage, expected) in [(Stage::Accepted, accepted), (Stage::Delivered, delivered)] {
             let rate = record.stage(stage).unwrap().rate_per_s.unwrap();
             assert!((rate / expected - 1.0).abs() < 0.02, "{situation}: {} {rate}/s, not {expected}/s", stage.name());
-            // A threshold compares the same number.
+            // A threshold on the rate must use the same number.
             let text = format!("{}.rate > {}/s", stage.name(), expected * 0.98);
             let row = Threshold::parse(&text, RunProtocol::Smtp).unwrap().evaluate(&record);
             assert_eq!((row.value, row.passed), (Some(rate), true), "{situation}");
@@ -351,7 +356,7 @@ fn each_situation_has_its_conclusion() {
     let late = |run: Run, lag: f64| run.each(20, move |message| message.lag = Some(lag));
     let rejected = |every: usize| load(50.0, 10.0).each(every, |message| message.accepted = None);
     let repeated = |run: Run| run.each(10, |message| message.is_repeated = true);
-    // One message of the warm-up is missing, and another one that was due at this time.
+    // One message of the warm-up is missing, and so is the message that was due at the time `due`.
     let also_missing_at = |due: f64| {
         load(50.0, 10.0).with(move |run| {
             run.messages.iter_mut().filter(|message| message.due < 5.0).for_each(|message| message.is_warm_up = true);
@@ -375,12 +380,12 @@ fn each_situation_has_its_conclusion() {
             PASS,
             "500 delivered, none lost",
         ),
-        // §1: figures
+        // In these situations, all mail arrives, and the rate of its delivery decides.
         ("row 1", sound().delivered_at(18.0), &[], PASS, "500 delivered"),
         ("row 2", sound().delivered_at(10.3), &["delivered.rate > 40/s"], FAIL, "delivered.rate > 40/s; it was 10.3/s"),
         ("row 3", load(675.0, 100.0 / 675.0).delivered_at(10.6), &["delivered.rate > 300/s"], FAIL, "it was 10."),
         ("row 3, a rate that is reached", load(675.0, 1.0), &["delivered.rate > 300/s"], PASS, "675 delivered"),
-        // §2: what never came
+        // In these situations, some messages never arrive, are rejected, or arrive twice.
         (
             "row 12: the sink drops 1 %, the source is late",
             late(ordered(missing(100)), 0.03),
@@ -466,7 +471,7 @@ fn each_situation_has_its_conclusion() {
             PASS,
             "1,000 delivered, none lost, 100 duplicate",
         ),
-        // A queue that cannot be read
+        // In these situations, missing mail may still be in a queue that nobody can read.
         (
             "nobody knows, and the limit is longer than the wait",
             foreign(missing(100), 2.0),
@@ -518,7 +523,7 @@ fn each_situation_has_its_conclusion() {
             UNCLEAR,
             "no sink watched",
         ),
-        // The source's own delay excuses only what it explains
+        // The source's own delay must excuse a missed threshold only if it explains the miss.
         (
             "a miss that the source's delay explains",
             late(sound(), 0.3),
@@ -541,7 +546,7 @@ fn each_situation_has_its_conclusion() {
             INVALID,
             "The source",
         ),
-        // Too few for a rate
+        // Fewer than 20 messages are too few to have a rate.
         (
             "five messages have no rate",
             few(5),
@@ -572,12 +577,13 @@ fn each_situation_has_its_conclusion() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// A host that is busy with other programs may excuse only delays that its waits for a processor explain.
+/// A host that is busy with foreign programs must excuse a missed threshold only if waits for a processor, as recorded
+/// during the run, can have caused the delays.
 #[test]
 fn a_busy_host_excuses_what_it_explains() {
     const FAIL: Outcome = Outcome::Fail;
     const INVALID: Outcome = Outcome::Invalid;
-    // Each twentieth message is accepted so late; the others take 2 ms.
+    // Every twentieth message is accepted after this time, and the others after 2 ms.
     let slow = |ms: f64| load(50.0, 10.0).each(20, move |message| message.accepted = Some(message.due + ms / 1e3));
     let all_slow = |ms: f64| {
         let slow = load(50.0, 10.0).each(1, move |message| message.accepted = Some(message.due + ms / 1e3));
@@ -589,7 +595,7 @@ fn a_busy_host_excuses_what_it_explains() {
         around.foreign.as_mut().unwrap().server_elsewhere = true;
         around
     };
-    // The source offered 40/s of 50/s, because the server took no more.
+    // The source offered only 40/s of the requested 50/s, because the server accepted no more.
     let slow_server = || {
         load(40.0, 10.0).with(|run| {
             run.rate = 50.0;
@@ -599,7 +605,7 @@ fn a_busy_host_excuses_what_it_explains() {
     let p99 = &["accepted.p99 < 20ms"][..];
     let mut wrong = Vec::new();
     for (situation, run, around, thresholds, outcome, why) in [
-        // Latencies
+        // These situations have a threshold on latencies.
         (
             "row 15: two busy loops, and waits as long as the latency",
             slow(131.0),
@@ -710,7 +716,7 @@ fn a_busy_host_excuses_what_it_explains() {
             INVALID,
             "p99",
         ),
-        // Rates
+        // In these situations, the server is too slow for a rate or for all messages.
         (
             "a rate that half of the processors halved",
             delivered_at(18.0),
@@ -775,7 +781,7 @@ fn a_busy_host_excuses_what_it_explains() {
             FAIL,
             "within(1us)",
         ),
-        // What a host never explains
+        // A busy host never excuses these failures.
         (
             "a message that never came",
             slow(131.0).each(100, |message| message.delivered = None).with(|run| run.is_ordered = true),
@@ -801,7 +807,7 @@ fn a_busy_host_excuses_what_it_explains() {
             FAIL,
             "Threshold missed",
         ),
-        // What was not missed needs no excuse
+        // If no threshold is missed, the run passes although the host is busy.
         (
             "a limit that held on a busy host",
             slow(131.0),
@@ -820,7 +826,7 @@ fn a_busy_host_excuses_what_it_explains() {
                 verdict.outcome, verdict.reasons
             ));
         }
-        // The programs are named if and only if they decide.
+        // The verdict must name the foreign programs if they decide it, and only then.
         if verdict.why.contains("python3") != (outcome == INVALID) {
             wrong.push(format!("{situation}: {:?}", verdict.reasons));
         }
@@ -838,7 +844,7 @@ fn a_figure_among_messages_that_never_came_is_beyond_all_others() {
     let times = row.latency_ms.unwrap();
     assert!((times.p90 - 20.0).abs() < 0.1 && times.p99.is_infinite() && times.max.is_infinite(), "{times:?}");
     assert_eq!((row.missing, row.beyond_ms), (10, Some(2_000.0)));
-    // JSON has no infinite number: such a figure is null, and read as infinite.
+    // JSON has no infinite numbers, so such a figure is written as null, and null is read back as infinite.
     let json = record.to_json().unwrap();
     assert!(json.contains("\"p99\": null") && json.contains("\"beyond_ms\": 2000.0"), "{json}");
     assert_eq!(Record::from_json(json.as_bytes()).unwrap(), record);

@@ -1,4 +1,4 @@
-//! The time axis: checks records of runs on a virtual clock, where the time of each event is known.
+//! Tests of the times in records. The runs are simulated with a virtual clock, so the time of each event is known.
 use crate::sample;
 use mailrun_measurement::merge::merge_records;
 use mailrun_measurement::record::{LedgerRow, Record, SeriesRow, StallRow};
@@ -12,7 +12,7 @@ use std::time::Duration;
 const TICK: Duration = Duration::from_millis(250);
 const RUN: RunId = RunId([7; 16]);
 
-/// Times of a message, in the order in which it reaches the stages.
+/// Times at which a message is due, accepted by the server, and delivered to the sink.
 #[derive(Clone, Copy)]
 struct Message {
     due: Duration,
@@ -20,7 +20,7 @@ struct Message {
     delivered: Duration,
 }
 
-/// An event at a party, in virtual time.
+/// An event at a simulated source or sink.
 #[derive(Clone, Copy)]
 enum Event {
     Due(Duration),
@@ -30,18 +30,19 @@ enum Event {
     Delivered {
         due: Duration,
     },
-    /// The worker hands over its tally.
+    /// A worker hands over its tally to the collector.
     HandOver,
     /// The collector takes the tallies that were handed over, and evaluates them.
     Tick,
 }
 
-/// A random time up to `most` later.
+/// Returns a random delay of at most `most`.
 fn later(rng: &mut SeededRng, most: Duration) -> Duration {
     most.mul_f64(rng.unit())
 }
 
-/// Workers with these tallies and a collector, each with its own rhythm. The party ends some time after the last event.
+/// A simulated source or sink: the tallies of its workers, and its events. Each event has a time and the index of the
+/// worker that counts it.
 struct Party<T> {
     workers: Vec<T>,
     events: Vec<(Duration, usize, Event)>,
@@ -52,7 +53,9 @@ impl<T: Default + Clone> Party<T> {
         Self { workers: vec![T::default(); workers], events: Vec::new() }
     }
 
-    /// Returns all events in order of time, together with the ticks and hand-overs, which come four times a second.
+    /// Returns all events in the order of their times, together with the ticks of the collector and the hand-overs of
+    /// each worker. These come about four times a second, not all at the same moments, until shortly after the last
+    /// event.
     fn ordered(&self, rng: &mut SeededRng, began: Duration) -> Vec<(Duration, usize, Event)> {
         let mut events = self.events.clone();
         let end = events.iter().map(|(at, ..)| *at).max().unwrap() + 2 * TICK;
@@ -70,7 +73,7 @@ impl<T: Default + Clone> Party<T> {
     }
 }
 
-/// The source's record of these messages.
+/// Returns the record that a source makes of these messages. `zero` is the time at which the load begins.
 fn source(rng: &mut SeededRng, zero: Duration, messages: &[Message]) -> Record {
     let mut party: Party<SourceTally> = Party::new(1 + rng.below(4) as usize);
     for message in messages {
@@ -129,7 +132,8 @@ fn source(rng: &mut SeededRng, zero: Duration, messages: &[Message]) -> Record {
     Record { origin_ns: ns(zero), series: series.rows(end), stalls: stalls.rows(), ..sample::source() }
 }
 
-/// The sink's record of these messages. The sink began at another time and knows the zero only from the traces.
+/// Returns the record that a sink makes of these messages. The sink was started up to 100 s before the load. It learns
+/// only from the traces at which fraction of a second the seconds of the run begin.
 fn sink(rng: &mut SeededRng, zero: Duration, messages: &[Message]) -> Record {
     let began = zero.saturating_sub(later(rng, Duration::from_secs(100)));
     let phase = ZeroPhase::of(zero).time();
@@ -166,12 +170,13 @@ fn ns(time: Duration) -> u64 {
     time.as_nanos() as u64
 }
 
-/// The zero of a run, on a clock that has run for a long time.
+/// Returns a random time at which a run begins, on a clock that has run for at least 1,000 s.
 fn zero(rng: &mut SeededRng) -> Duration {
     ZeroPhase::next_step(Duration::from_secs(1_000) + later(rng, Duration::from_secs(1_000_000)))
 }
 
-/// Returns a load at `rate` through a server and a relay with random delays up to a maximum.
+/// Returns the messages of a load with a constant rate. Each message is accepted after a random time, and delivered a
+/// random time later. Both times are at most `most` plus 50 µs.
 fn load(rng: &mut SeededRng, zero: Duration, rate: u32, length: Duration, most: Duration) -> Vec<Message> {
     let count = (f64::from(rate) * length.as_secs_f64()) as u32;
     let message = |number| {

@@ -1,4 +1,5 @@
-//! Tests of the verdict of any record against the precedence that docs/ci.md promises; and of thresholds of any text.
+//! Property tests of verdicts and of the names in thresholds. The verdict on any record must follow the precedence that
+//! docs/ci.md promises.
 use crate::sample;
 use mailrun_measurement::account::{Topology, fates_sum};
 use mailrun_measurement::judge::{VerdictInputs, judge};
@@ -11,7 +12,7 @@ use mailrun_measurement::{Phase, Stage};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// Mostly zero, else a small number.
+/// Returns zero in three of four cases, and otherwise a number below 20.
 fn few() -> impl Strategy<Value = u64> {
     prop_oneof![3 => Just(0_u64), 1 => 1..20u64]
 }
@@ -21,7 +22,7 @@ fn often_not() -> impl Strategy<Value = bool> {
 }
 
 prop_compose! {
-    /// Units of all fates. They sum to the created units unless `off_by` differs from zero.
+    /// Returns an account with units of all fates. If `off_by` is zero, their sum is the number of created units.
     fn ledger()(
         delivered in prop_oneof![4 => 1..200u64, 1 => Just(0)],
         counts in prop::array::uniform10(few()),
@@ -129,8 +130,8 @@ fn is_gone(record: &Record) -> bool {
     record.stalls.iter().any(|stall| stall.to_the_end && stall.failed > 0 && stall.rejected == 0)
 }
 
-/// Reports whether mail was lost, changed, rejected or unaccounted for, beyond what thresholds allow. Nothing was
-/// ordered.
+/// Returns true if more mail was lost, changed, rejected or unaccounted for than the thresholds allow, or if the server
+/// failed. Assumes that the user did not order the sink to cause any faults.
 fn is_mail_amiss(record: &Record) -> bool {
     let beyond = |fate: Fate| match rows_of(record, fate).as_slice() {
         [] => fate.is_fault() && fate != Fate::NotDelivered && of(record, fate) > 0,
@@ -150,13 +151,15 @@ fn is_open(record: &Record) -> bool {
     record.workload.arrival != Arrival::Closed
 }
 
-/// Reports whether the source or mailrun itself was the limit, except for a rate that was not offered.
+/// Returns true if mailrun itself limited the run, because its source was busy all the time or sessions of its relay
+/// failed. A rate that the source did not reach is judged separately.
 fn is_limited_by_us(record: &Record, between: Topology) -> bool {
     let is_busy = record.parties[0].user_s > Some(9.0);
     (between == Topology::Server && is_busy) || record.parties[1].failed_sessions > Some(0)
 }
 
-/// Reports whether the source was late although a session was free. This decides no threshold in these records.
+/// Returns true if the source began messages late although a session was free. In the records of these tests, this
+/// delay cannot be the reason why a threshold was missed.
 fn is_behind(record: &Record) -> bool {
     is_open(record) && record.lag_ms.unwrap().p99 > 10.0
 }
@@ -166,7 +169,7 @@ fn is_rate_missed(record: &Record) -> bool {
     is_open(record) && created.rate_per_s == Some(5.0) && record.ending == Some(Ending::Complete)
 }
 
-/// Applies the rules of docs/ci.md one after another.
+/// Returns the outcome that the record must have according to docs/ci.md, whose rules are applied one after another.
 fn expected(record: &Record, between: Topology) -> Outcome {
     let is_ours = is_limited_by_us(record, between);
     let is_rate_ours = is_rate_missed(record) && (is_ours || is_behind(record) || between == Topology::Direct);
@@ -247,7 +250,7 @@ proptest! {
     ) {
         let (place, protocol, is_phase) = place;
         let (metric, unit) = figure;
-        // Times are measured up to 1 h.
+        // A threshold allows at most 1 h, because longer times are not measured.
         let number = match unit {
             "%" => number % 101,
             "min" => number % 61,
@@ -273,7 +276,7 @@ proptest! {
     }
 }
 
-/// Figures of thresholds, each with a unit of its limit.
+/// Figures that a threshold can name, each with a unit in which its limit can be given.
 const FIGURES: [(&str, &str); 12] = [
     ("p50", "ms"),
     ("p99", "us"),
@@ -289,7 +292,7 @@ const FIGURES: [(&str, &str); 12] = [
     ("within( 1.5m )", "%"),
 ];
 
-/// All names of stages and phases, with their protocol, and whether it is a phase.
+/// Returns the names of all stages and phases, each with its protocol and with `true` if it is a phase.
 fn places() -> Vec<(&'static str, RunProtocol, bool)> {
     let stages = [Stage::Created, Stage::Sent, Stage::Accepted, Stage::Delivered].map(Stage::name);
     let of_mades = ["notified", "settled", "replied", "inbox", "delivered-event", "received-event", "tracing"];
@@ -329,7 +332,7 @@ fn a_source_or_sink_without_memory_is_not_the_servers_failure() {
             out_of_memory: true,
         });
         record.parties = vec![died];
-        // Connections fail when the sink is gone, with and without a threshold.
+        // After a process has died, connections fail, and a threshold on this is missed. The verdict must not change.
         record.ledger.created = record.ledger.created.map(|created| created + 20);
         record.ledger.failed = Some(20);
         record.thresholds.push(Threshold::parse("failed <= 1", RunProtocol::Smtp).unwrap().evaluate(&record));

@@ -1,4 +1,5 @@
-//! Checks of what parsers guarantee for any input, for example the same result however the input is divided into
-//! blocks. Property tests and fuzz targets call these functions, which panic if a guarantee is broken.
+//! Checks that the parsers keep their guarantees for any input, for example that the result does not depend on how the
+//! input is divided into blocks. Property tests and fuzz targets call these functions, which panic if a guarantee is
+//! broken.
 pub mod notice;
 pub mod seven_bit;

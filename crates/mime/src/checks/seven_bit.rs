@@ -21,8 +21,8 @@ pub fn check(data: &[u8]) {
     match crate::to_seven_bit(message, "relay.example") {
         Ok(Some(converted)) => {
             assert!(converted.len() <= 4 * message.len() + (65 << 10));
-            // The restorer would take a marker field (`X-MIME-Autoconverted`) in the original message for a marker of
-            // the conversion. Do not compare the restored body of such a message.
+            // If the original message has the marker field `X-MIME-Autoconverted`, the restorer takes it for a marker
+            // of the conversion. Do not compare the restored body of such a message.
             if memchr::memmem::find(message, MARKER).is_none() {
                 check_restored(message, &converted, usize::from(block) + 1);
             }

@@ -175,7 +175,7 @@ fn a_message_of_other_ends_is_read_to_its_end() {
     }
 }
 
-/// Returns the decoded bodies of all leaves according to mail-parser.
+/// Returns the decoded bodies of all parts that contain no other parts, as mail-parser finds them.
 fn leaves(message: &[u8]) -> Vec<Vec<u8>> {
     let parsed = MessageParser::default().parse(message).expect("it is a message");
     let contents = parsed.parts.iter().filter_map(|part| match &part.body {
@@ -252,7 +252,7 @@ fn any_part() -> impl Strategy<Value = GeneratedPart> {
     })
 }
 
-/// Fragments that hostile mail consists of.
+/// Returns a message of random pieces that can confuse a parser, such as headers and delimiters in the wrong place.
 fn any_message() -> impl Strategy<Value = Vec<u8>> {
     let pieces: Vec<&str> = vec![
         "\r\n",
@@ -297,8 +297,7 @@ fn any_message() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// A converted message must be 7-bit, and restoring it in any blocks must return the original
-    /// body.
+    /// A converted message must be 7-bit, and restoring it in blocks of any size must return the original body.
     #[test]
     fn any_message_is_converted_or_left(message in any_message(), block: u8) {
         seven_bit::check(&[vec![block], message].concat());

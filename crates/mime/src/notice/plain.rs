@@ -31,7 +31,7 @@ pub(super) enum Section {
 
 impl Section {
     /// Reads a line of this section, without its line end, and adds the recipients that the line names, up to `limit`
-    /// in total. Returns the section that continues after this line: a new section if the line is a heading.
+    /// in total. Returns the section of the next line, which is another section if this line is a heading.
     pub(super) fn line(self, line: &[u8], recipients: &mut Vec<NoticeRecipient>, limit: usize) -> Self {
         if self == Self::Returned {
             return self;

@@ -80,7 +80,7 @@ pub(super) fn status(text: &[u8]) -> Option<String> {
     (numbers.len() == 3 && numbers.iter().all(is_number)).then(|| String::from_utf8_lossy(word).into_owned())
 }
 
-/// Returns an address without blanks around it and without brackets.
+/// Returns an address without white space and angle brackets around it.
 pub(super) fn mailbox(address: &[u8]) -> String {
     let address = address.trim_ascii();
     let inner = address.strip_prefix(b"<").and_then(|inner| inner.strip_suffix(b">")).unwrap_or(address);

@@ -1,5 +1,5 @@
 //! Checks the DSNs about arbitrary messages and replies, for fuzz targets and property tests. Each DSN must consist of
-//! valid lines, and must have the right number of parts and recipient groups.
+//! valid lines, and must have the right number of MIME parts and report the right number of recipients.
 use crate::dsn::facts::{DsnAction, DsnFacts, DsnRecipient};
 use crate::dsn::report::{self, Dsn};
 use crate::message::envelope::OriginalAddress;
@@ -47,7 +47,7 @@ pub fn check(data: &[u8]) {
     check_report(&dsn, if message.is_empty() { 2 } else { 3 }, 2);
 }
 
-/// Panics unless the lines of a DSN are valid and the DSN has this number of parts and recipients.
+/// Panics unless all lines of a DSN are valid, and the DSN has `parts` MIME parts and reports `recipients` recipients.
 pub(crate) fn check_report(dsn: &Dsn, parts: usize, recipients: usize) {
     let text = dsn.message.strip_suffix(b"\r\n").expect("the last line ends");
     let lines: Vec<&[u8]> = text.split(|octet| *octet == b'\n').collect();

@@ -1,6 +1,7 @@
 //! Checks the parser of relay configurations with arbitrary text, for fuzz targets and property tests. The parser must
 //! either report mistakes at positions within the text, or return a configuration that routes or refuses every address.
-//! Texts with keys whose host names would be looked up are skipped, because the check must not ask DNS.
+//! Texts that contain `listen`, `http` or `lmtp` are skipped, because the parser looks up host names in such keys, and
+//! the check must not ask DNS.
 use crate::config::{Config, ConfigEnvironment, DeliveryScope};
 use crate::routing::Access;
 use std::io;

@@ -1,13 +1,13 @@
-//! Feeds any bytes as a message to the counter of `Received:` fields, once in one piece and once in several. The counts
-//! must be equal, and the counted fields must fit into the maximum size of a header. Any client name must result in
-//! exactly one `Received:` field.
+//! Feeds arbitrary bytes as a message to the counter of `Received:` fields, once in one piece and once in several
+//! pieces. Both counts must be equal, and no larger than the number of fields that fit into the maximum size of a
+//! header. Whatever the client's name contains, the relay must write exactly one `Received:` field.
 use crate::message::envelope::WithProtocol;
 use crate::message::received::{HeaderProgress, ReceivedCount, ReceivedField};
 
 const DATE: &str = "Sat, 21 Nov 2026 09:30:00 +0000";
 
-/// Feeds the message to the counter of `Received:` fields in blocks of `block` bytes. Returns the number of hops and
-/// the state of the header.
+/// Feeds the message to the counter of `Received:` fields in blocks of `block` bytes. Returns the number of fields, and
+/// whether the header has ended or is too large.
 pub(crate) fn counted(message: &[u8], block: usize, limit: usize) -> (u32, HeaderProgress) {
     let mut hops = ReceivedCount::new(limit);
     message.chunks(block.max(1)).for_each(|block| hops.feed(block));

@@ -220,8 +220,9 @@ impl<'a> SectionReader<'a> {
 
     fn limits(self, root: &mut Section<'a>, spool: &SpoolConfig) -> RelayLimits {
         let mut limits = RelayLimits::default();
-        // A message that is larger than the spool must get a permanent error. After a temporary error, the client would
-        // retry in vain. The default limit is at most a quarter of `spool.max_size`, so several messages fit.
+        // A message that is larger than the spool must get a permanent error, because the client would retry in vain
+        // after a temporary error. The default limit is at most a quarter of `spool.max_size`, so that several messages
+        // fit into the spool.
         let max_message_bytes = spool.max_message_bytes();
         limits.message_bytes = limits.message_bytes.min(spool.max_bytes / 4).min(max_message_bytes);
         let Some(mut section) = root.table("limits") else { return limits };

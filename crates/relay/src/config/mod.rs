@@ -29,8 +29,8 @@ use settings::{StorageCheck, hostname};
 use std::path::Path;
 
 impl Config {
-    /// Reads a configuration file and the files that it names. Relative paths in it start from the
-    /// file's directory.
+    /// Reads a configuration file and the files that it names. Relative paths in the configuration file start from its
+    /// directory.
     ///
     /// # Errors
     /// Returns all mistakes in the files, so that a user can correct them in one pass.
@@ -125,7 +125,7 @@ mod tests {
         let certificate = || mailrun_net::Certificate::self_signed(&["localhost"]).expect("it is a name");
         let text = match path.to_str().unwrap() {
             "/etc/relay/certificate.pem" | "/etc/relay/key.pem" => {
-                // rustls requires that certificate and key match, so take both from one pair.
+                // Take certificate and key from the same pair, because rustls checks that they match.
                 static PAIR: std::sync::OnceLock<(String, String)> = std::sync::OnceLock::new();
                 let pair = PAIR.get_or_init(|| {
                     let certificate = certificate();

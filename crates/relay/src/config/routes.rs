@@ -108,8 +108,8 @@ impl<'a> RouteReader<'a, '_> {
         Some(Route { from, to: to?, target: way? })
     }
 
-    /// Reads the target of a route: servers with their TLS and login, a Maildir, or nothing at all
-    /// (`discard`).
+    /// Reads the target of a route: SMTP servers with their TLS policy and login, an LMTP server, a Maildir, or
+    /// `discard`, which drops the mail.
     fn target(self, section: &mut Section<'a>) -> Option<RouteTarget> {
         self.check_keys(section);
         let hosts_at = section.key("smtp");
@@ -197,8 +197,8 @@ impl<'a> RouteReader<'a, '_> {
         Some((span, template.below(self.reader.base_directory)))
     }
 
-    /// Reads the TLS policy and the login of a next hop. A password is sent only over TLS to a
-    /// verified server, or to a server on this host.
+    /// Reads the TLS policy and the login of a next hop. Reports an error if the password might be sent unencrypted to
+    /// a server without a loopback address.
     fn security(self, section: &mut Section<'a>, hosts: Option<&[TargetHost]>) -> (NextHopTls, Option<Credentials>) {
         let user_at = section.key("user");
         let credentials = self.credentials(section);

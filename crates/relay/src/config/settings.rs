@@ -43,7 +43,8 @@ pub struct Config {
     /// other users may read.
     pub(super) file_warnings: Vec<String>,
     pub(crate) login_limits: LoginLimits,
-    /// Clients whose failed logins count only against the user, and not against their address.
+    /// Clients whose failed logins count only against the user, and not against the client's address. An example is a
+    /// webmail server, because its users share one address.
     pub(crate) login_exempt: Networks,
     pub router: Router,
     pub(crate) delivery: DeliveryLimits,
@@ -52,14 +53,15 @@ pub struct Config {
     pub(crate) dns: DnsConfig,
     pub delivery_scope: DeliveryScope,
     pub http: Option<SocketAddr>,
-    /// Host name in the key `http`, which the relay accepts in the Host field of HTTP requests.
+    /// Host name from the key `http`, if the key contains a name and not an address. The relay accepts this name in the
+    /// Host field of HTTP requests.
     pub(crate) http_name: Option<String>,
     /// Path of the socket for `mailrun queue`.
     pub control: PathBuf,
     /// Number of workers, or `None` for half the number of processors.
     pub workers: Option<usize>,
     /// Time for which event loops poll for events before they sleep. Only the option `--busy-poll` sets this time. The
-    /// configuration file has no key for it, because it serves measurements.
+    /// configuration file has no key for it, because it is meant for measurements.
     pub busy_poll: BusyPoll,
     pub log: LogLevel,
 }
@@ -90,7 +92,7 @@ impl Networks {
         self.0.iter().any(|network| network.contains(&address))
     }
 
-    /// Trusts clients that have logged in, that are local, or that are in these networks.
+    /// Returns `Trusted` for clients that have logged in, that are local, or whose addresses are in these networks.
     pub(crate) fn access(&self, client: Client, login: LoggedIn) -> Access {
         match (client, login) {
             (_, LoggedIn::Yes) | (Client::Local, LoggedIn::No) => Access::Trusted,
@@ -107,7 +109,8 @@ pub struct SpoolConfig {
     /// Maximum number of bytes that the spool may take on disk. When the spool is full, clients get
     /// 452.
     pub max_bytes: u64,
-    /// Maximum size of all message bodies in memory. Other bodies are read again from the spool.
+    /// Maximum total size, in bytes, of the messages that the queue keeps in memory. All other messages are read again
+    /// from the spool before they are delivered.
     pub memory_bytes: u64,
     /// Set if the relay must not start when it finds new damage in the spool.
     pub refuse_damage: bool,
@@ -171,7 +174,7 @@ pub struct RelayLimits {
     /// Maximum time for which a client may stay connected without sending a message.
     pub(crate) no_message_timeout: Duration,
     pub(crate) message_timeout: Duration,
-    /// Minimum data rate of a message in bytes per second, averaged over `idle_timeout`.
+    /// Minimum rate, in bytes per second, at which a client must send a message, averaged over `idle_timeout`.
     pub(crate) min_data_rate: u64,
     /// Limits for each client address outside of `networks`.
     pub(crate) client: ClientLimits,
@@ -189,7 +192,7 @@ impl Default for RelayLimits {
             junk_commands: 100,
             no_message_timeout: Duration::from_secs(1800),
             message_timeout: Duration::from_secs(3600),
-            // This is Postfix's default. Even a modem with 9,600 bits per second sends twice as fast.
+            // This is Postfix's default, in bytes per second. Even a modem with 9,600 bits per second is twice as fast.
             min_data_rate: 500,
             client: ClientLimits::default(),
         }
@@ -263,8 +266,7 @@ impl RefusedGreeting {
 pub(crate) struct DsnConfig {
     /// Recipient of DSNs about failures, or `None` for the sender of the message.
     pub(crate) failures: Option<DsnTarget>,
-    /// Recipient of DSNs about DSNs that could not be delivered. `None` means that they are only
-    /// logged.
+    /// Recipient of DSNs about DSNs that could not be delivered. `None` means that undeliverable DSNs are only logged.
     pub(crate) double_bounces: Option<DsnTarget>,
     pub(crate) postmaster: String,
     pub(crate) success: SuccessDsnPolicy,
@@ -287,8 +289,8 @@ pub(crate) enum DsnTarget {
     Maildir(Arc<Path>),
 }
 
-/// Senders whose NOTIFY=SUCCESS is honoured. The sender's address alone is not enough, because a
-/// client could forge it and have DSNs sent to a stranger.
+/// Clients that get DSNs about success if they ask for them with NOTIFY=SUCCESS. The sender's address does not decide
+/// this, because a client could forge it and have DSNs sent to a stranger.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum SuccessDsnPolicy {
     Everyone,
@@ -379,13 +381,14 @@ impl ConfigEnvironment<'_> {
             variable: &|name| std::env::var(name).ok(),
             hostname: hostname(),
             delivery_scope: DeliveryScope::default(),
-            // Do not check whether the spool can be written, because a starting relay opens the spool anyway.
+            // Do not check here whether the spool can be written, because the relay finds out when it opens the spool.
             can_store_in: &|_| Ok(()),
         }
     }
 }
 
-/// Reads the configuration or a file that it names. Fails above [`MAX_FILE_BYTES`], which no valid file exceeds.
+/// Reads the configuration or a file that it names. Fails if the file is longer than [`MAX_FILE_BYTES`], which no valid
+/// file is.
 pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
@@ -452,11 +455,11 @@ impl Config {
         of_hops.chain(self.file_warnings.iter().cloned()).collect()
     }
 
-    /// Returns the keys that have other values in `new`, but take effect only after a restart. A reload reports these
-    /// keys.
+    /// Returns the keys whose values differ in `new`, but whose new values take effect only after a restart. A reload
+    /// reports these keys.
     pub(crate) fn needs_restart(&self, new: &Self) -> Vec<&'static str> {
-        // List every field, so that a new field does not compile until somebody decides whether changing it needs a
-        // restart. Fields with `_` need no restart, because the relay always reads them from the current configuration.
+        // List every field here. A new field is then a compile error until somebody decides whether a change of it
+        // needs a restart. Fields with `_` need none: the relay always reads them from the current configuration.
         let Self {
             hostname,
             has_own_name,

@@ -40,7 +40,7 @@ pub(super) fn connection_limit(text: &str) -> Result<u32, String> {
     count(text, 100_000).map(|number| number as u32)
 }
 
-/// Parses a time above zero. In addition to the usual units, days are allowed.
+/// Parses a time above zero. In addition to the usual units, days are allowed, for example `5d`.
 pub(super) fn positive_duration(text: &str) -> Result<Duration, String> {
     let days = text.strip_suffix('d').and_then(|days| days.parse::<u32>().ok()).filter(|days| *days <= 10_000);
     match days.map_or_else(|| duration(text), |days| Ok(DAY * days)) {
@@ -81,8 +81,8 @@ pub(super) fn network(text: &str) -> Result<IpNet, String> {
     Ok(network.trunc())
 }
 
-/// Returns a description of the trusted networks if they contain more addresses than any single owner has, so that the
-/// relay would be open to strangers. The limits are half of all IPv4 and half of the allocated IPv6 addresses
+/// Returns a description of the trusted networks if they contain more addresses than any single owner has. The relay
+/// would then be open to strangers. The limits are half of all IPv4 addresses and half of the allocated IPv6 addresses
 /// (2000::/3). Networks that contain 64:ff9b::/96 are also too large, because a NAT64 translator maps all IPv4
 /// addresses to this prefix (RFC 6052 §2.1).
 pub(super) fn is_open_relay(networks: &[IpNet]) -> Option<&'static str> {
@@ -91,8 +91,8 @@ pub(super) fn is_open_relay(networks: &[IpNet]) -> Option<&'static str> {
         IpNet::V4(network) => 1_u64 << (32 - network.prefix_len()),
         IpNet::V6(_) => 0,
     };
-    // Count IPv6 in units of /64, because this is the smallest network that a site is assigned. A network that is
-    // smaller than a /64 adds 0 to the sum.
+    // Count IPv6 in units of /64, because this is the smallest network that a site is assigned. A smaller network adds
+    // 0 to the sum.
     let subnets_v6 = |network: &IpNet| match network {
         IpNet::V6(network) if network.prefix_len() < 64 => 1_u128 << (64 - network.prefix_len()),
         _ => 0,

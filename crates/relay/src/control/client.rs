@@ -50,8 +50,8 @@ impl ControlClient {
     ) -> Result<ControlOutcome> {
         let mut line = serde_json::to_vec(request).context("a request is always JSON")?;
         line.push(b'\n');
-        // A relay with too many connections replies and disconnects without reading the request. Sending the request
-        // may then fail, so look for a reply in any case.
+        // A relay with too many connections sends a reply and disconnects without reading the request. Sending the
+        // request may then fail, so read the reply even after an error.
         let sent = self.0.get_mut().write_all(&line);
         loop {
             line.clear();

@@ -97,7 +97,7 @@ pub enum ControlReply {
     Error { text: String },
 }
 
-/// The recipients of one message that are delivered to one next hop together.
+/// An entry of the queue: recipients of one message that are delivered to one next hop together.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EntryRow {
     pub id: QueueId,
@@ -107,8 +107,9 @@ pub struct EntryRow {
     pub attempts: u32,
     pub received_unix_s: u64,
     pub age_s: u64,
-    /// Unix time, in seconds, of the next attempt to deliver a deferred entry or, for a ready entry whose next hop
-    /// could not be reached, of the next connection to this next hop. `None` for all other entries.
+    /// Unix time of the next attempt, in seconds. For a deferred entry, this is the next attempt to deliver it. For a
+    /// ready entry whose next hop could not be reached, it is the next attempt to connect to this next hop. `None` for
+    /// all other entries.
     pub next_unix_s: Option<u64>,
     pub expires_unix_s: u64,
     /// Last refusal of the entry, or the reason why the next hop cannot be reached.
@@ -186,7 +187,7 @@ pub struct HopRow {
     pub(crate) idle: u64,
     /// Unix time at which the relay received the oldest message for this next hop, in seconds.
     pub oldest_unix_s: Option<u64>,
-    /// Seconds until the next connection attempt. `None` if the last attempt did not fail.
+    /// Seconds until the next attempt to connect, if the last attempt failed. `None` if the relay need not wait.
     pub shut_for_s: Option<u64>,
     pub refusal: Option<RefusalRow>,
 }
@@ -212,7 +213,7 @@ pub struct TotalsRow {
     pub durability: String,
     pub(crate) workers: u64,
     pub messages: u64,
-    /// Number of queue entries. A message has one entry for each of its next hops.
+    /// Number of queue entries. A message has at least one entry for each of its next hops.
     pub entries: u64,
     #[serde(rename = "couriers")]
     pub connections: u64,
@@ -226,7 +227,7 @@ pub struct TotalsRow {
     pub delivered: u64,
     pub(crate) deferred: u64,
     pub failed: u64,
-    /// Bytes of messages that are being received or wait for their 250.
+    /// Bytes of the messages that clients are sending or that the relay has not answered with 250 yet.
     #[serde(default)]
     pub incoming_bytes: u64,
     #[serde(default)]

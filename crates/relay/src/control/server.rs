@@ -21,8 +21,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Maximum number of queue entries that a worker lists in one call, which blocks its event loop for a fraction of a
-/// millisecond.
+/// Maximum number of queue entries that a worker lists in one call. Such a call blocks the worker's event loop for a
+/// fraction of a millisecond.
 const LIST_PAGE_ENTRIES: u32 = 500;
 /// Maximum number of queue entries whose messages a worker changes in one call. It is smaller than the limit for lists,
 /// because each change may write to the spool.
@@ -31,7 +31,7 @@ const MAX_CONNECTIONS: usize = 16;
 const IO_TIMEOUT: Duration = Duration::from_secs(60);
 const BACKLOG_TIMEOUT: Duration = Duration::from_secs(10);
 const BACKLOG_POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// Pause after an accept has failed. The usual reason is that the process has no descriptors left.
+/// Pause after a connection could not be accepted. The usual reason is that the process has no file descriptors left.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// The control socket's path. Dropping this value removes the socket's file.
@@ -334,9 +334,9 @@ fn execute(relay: &RunningRelay, command: OperatorCommand, which: &CommandScope)
     Ok(messages)
 }
 
-/// Executes a command for the messages of the next queue entries, beginning at position `from`. With `hop`, changes
-/// only the recipients at this next hop. Returns the changed messages, and the position for the next call. Several
-/// calls may execute the command for the same message, but repeating a command has no effect.
+/// Executes a command for the messages of up to `CHANGE_PAGE_ENTRIES` queue entries, beginning at position `from`. With
+/// `hop`, changes only the recipients at this next hop. Returns the changed messages, and the position for the next
+/// call. Several calls may execute the command for the same message, but repeating a command has no effect.
 fn change_page(
     worker: &Rc<RelayWorker>,
     command: OperatorCommand,

@@ -16,8 +16,8 @@ use std::time::Duration;
 const MAX_PATH_BYTES: usize = 107;
 const LISTEN_BACKLOG: i32 = 16;
 
-/// A path that is short enough for the address of a Unix socket. A longer path is replaced by one
-/// in `/proc/self/fd`, which is valid only while the directory is open.
+/// A path that is short enough for the address of a Unix socket, which can hold 107 bytes. A longer path is replaced by
+/// a path through `/proc/self/fd`, which is valid only while `_directory` is open.
 struct SocketPath {
     path: PathBuf,
     _directory: Option<File>,
@@ -43,8 +43,8 @@ pub(crate) fn listen(path: &Path) -> io::Result<UnixListener> {
     remove_stale(&way.path)?;
     let socket = sockets::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     sockets::bind(&socket, &SocketAddrUnix::new(&way.path)?)?;
-    // Clients can connect only after `listen`, so nobody can use the wider permissions that `bind`
-    // may have given the socket.
+    // `bind` may have given the socket wider permissions, depending on the umask. Nobody can use
+    // them, because clients can connect only after `listen`.
     fs::set_permissions(&way.path, Permissions::from_mode(0o600))?;
     sockets::listen(&socket, LISTEN_BACKLOG)?;
     Ok(socket.into())
@@ -60,7 +60,7 @@ fn remove_stale(path: &Path) -> io::Result<()> {
             Err(io::Error::new(io::ErrorKind::AlreadyExists, "a file that is not a socket exists there"))
         }
         Ok(_) => match listener::try_connect(path) {
-            // A hanging relay refuses with EAGAIN, because its accept queue is full.
+            // EAGAIN means that a relay listens but hangs, so that its accept queue is full.
             Ok(()) | Err(Errno::AGAIN) => {
                 Err(io::Error::new(io::ErrorKind::AddrInUse, "another relay is already listening there"))
             }

@@ -16,10 +16,10 @@ pub(crate) struct CaFiles(Mutex<HashMap<PathBuf, CaContent>>);
 
 #[derive(Debug)]
 struct CaContent {
-    /// Identity and times of the file when `check` last read it. `None` before the first `check`.
+    /// Identity and times of the file when `check` last read it successfully. `None` if `check` has not done so yet.
     stamp: Option<FileStamp>,
-    /// Identity and times of the file when it was last reported as unreadable. As long as these stay the same, it is
-    /// not reported again.
+    /// Identity and times of the file when it was last reported as unreadable. As long as these stay the same, the file
+    /// is not reported again.
     reported: Option<FileStamp>,
     pem: Arc<[u8]>,
 }
@@ -106,7 +106,7 @@ mod tests {
         assert_eq!(*files.content(&file), *b"old");
         assert!(files.reread(|path| std::fs::read(path)).is_empty());
         assert_eq!(*files.content(&file), *b"new");
-        // `reread` must not read the unchanged file again, because `too_many` would then cause an error.
+        // `reread` must not read the unchanged file again. If it did, `too_many` would cause an error.
         assert!(files.reread(too_many).is_empty());
     }
 }

@@ -40,14 +40,15 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(300);
 /// the message twice.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(600);
 /// Time limits for connecting and for the greeting in the first attempt to reach a destination. They are short, because
-/// the attempt occupies a connection that other destinations need, but longer than the 6 s of Postfix's postscreen.
-/// Later attempts wait for the greeting as long as RFC 5321 §4.5.3.2.1 recommends.
+/// the attempt occupies a connection that other destinations need. But they are longer than the 6 s by which Postfix's
+/// postscreen delays its greeting. Later attempts wait for the greeting as long as RFC 5321 §4.5.3.2.1 recommends.
 const FIRST_CONNECT_TIMEOUT: Duration = Duration::from_secs(8);
 const FIRST_GREETING_TIMEOUT: Duration = Duration::from_secs(8);
 /// Time limit for the reply to QUIT. It is short, because a slow peer occupies a connection that
 /// other destinations need, and nothing depends on this reply.
 pub(crate) const QUIT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum number of messages in transit to a peer with BDAT. One write sends them, and one read gets all replies.
+/// Maximum number of messages in transit to a peer that supports BDAT. One write sends all of them, and one read gets
+/// all replies.
 pub(crate) const MAX_BATCH: u32 = 8;
 /// A peer that takes longer than this to answer a message gets one message at a time, so that other connections can
 /// deliver the remaining messages.
@@ -60,8 +61,8 @@ const REMEDIES: Remedies = Remedies { trust: "cacert = FILE", name: "tls_name = 
 pub(crate) enum ConnectionResult {
     Finished,
     Unreachable(DeliveryRefusal),
-    /// The server sent a 5xx instead of a greeting, and the configuration says that this bounces
-    /// messages.
+    /// The server sent a 5xx instead of a greeting, and the configuration says that messages to such a server bounce
+    /// (`RefusedGreeting::Fail`).
     Refused(DeliveryRefusal),
     /// The server greets with this relay's own name, so mail would go in circles.
     Loop(DeliveryRefusal),
@@ -90,9 +91,10 @@ pub(crate) struct SmtpDelivery {
     worker: Rc<RelayWorker>,
     slot: Option<SlotGuard>,
     waiter: SlotWaiter,
-    /// The next message, while another thread converts it for the server. It stays here until it is fetched.
+    /// The next message, which another thread converts for the server. The conversion stays here until
+    /// `next_transaction` takes its result.
     conversion: Option<Conversion>,
-    /// Messages in transit, from the oldest on.
+    /// Messages in transit, the oldest first.
     in_flight: VecDeque<PipelinedMessage>,
     /// Number of messages at the front of `in_flight` whose replies seem to have arrived. Their results are reported
     /// only when it is certain that the server has not omitted a reply, because later replies would then belong to
@@ -208,9 +210,9 @@ impl SmtpDelivery {
         greeting_timeout: Duration,
     ) -> ConnectionResult {
         let is_violated = matches!(ended, SessionEnd::Violated(..));
-        // If a server omits the reply to one of several messages sent with BDAT, each later reply is taken for the
-        // reply to the previous message, and only the last reply seems to be missing. The session then ends with a
-        // broken connection or a time-out.
+        // A server may omit the reply to one of several messages that were sent with BDAT. Each later reply is then
+        // taken for the reply to the message before, and only the last reply seems to be missing. The session ends with
+        // a broken connection or a time-out.
         let may_miss_reply = is_violated || self.may_batch || matches!(ended, SessionEnd::Timeout(_));
         if self.in_flight.len() > 1 || (is_violated && !self.in_flight.is_empty()) {
             let destination = self.destination();
@@ -223,12 +225,12 @@ impl SmtpDelivery {
             self.worker.finish_delivery(request, DeliveryResult::Unsent);
         }
         if !may_miss_reply {
-            // Replies that arrived before the connection broke are valid.
+            // Use the replies that arrived before the connection broke, because they are valid.
             while self.answered > 0 {
                 self.finish_transaction();
             }
         }
-        // Remove the messages one by one, because if a call panics, the others must go back to the queue.
+        // Remove the messages one by one. If one of the calls panics, the other messages must go back to the queue.
         while let Some(mut pipelined) = self.in_flight.pop_front() {
             let is_over = self.answered > 0;
             let is_ambiguous = may_miss_reply && (is_over || is_violated || !self.in_flight.is_empty());
@@ -245,7 +247,7 @@ impl SmtpDelivery {
         let text = match ended {
             SessionEnd::TlsFailed(_) if tls_is_optional => return ConnectionResult::WithoutTls,
             SessionEnd::Closed => match self.closing_reply.take() {
-                // TLS is optional here, and the server has refused the EHLO that follows STARTTLS, so try again without
+                // The server has refused the EHLO that follows STARTTLS. TLS is optional here, so try again without
                 // TLS.
                 Some(refusal) if tls_is_optional && self.is_over_tls && refusal.code != 421 => {
                     return ConnectionResult::WithoutTls;
@@ -334,7 +336,7 @@ impl SmtpDelivery {
                     };
                     planned_panic("delivery");
                     if required_extensions::is_long_conversion(&request.message, extensions) {
-                        // The next iteration polls the conversion, which wakes this task when it is done.
+                        // The next iteration polls the conversion. The conversion wakes this task when it is done.
                         self.conversion = Some(self.convert(request, extensions));
                         continue;
                     }
@@ -430,7 +432,8 @@ impl SmtpDelivery {
         }
     }
 
-    /// Reports the result of the oldest message, which is now certain, to the queue.
+    /// Reports the result of the oldest message in transit to the queue. The caller must be certain that no reply to
+    /// the message is missing.
     fn finish_transaction(&mut self) {
         let Some(mut pipelined) = self.in_flight.pop_front() else { return };
         self.answered -= 1;

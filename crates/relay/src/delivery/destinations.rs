@@ -1,5 +1,5 @@
-//! Gives each destination of a worker a number, because the queue knows destinations only by number. Destinations that
-//! the queue no longer needs are forgotten and their numbers reused, so that domains of old mail cost no memory.
+//! Gives each destination of a worker a number, because the queue knows destinations only by number. If the queue no
+//! longer needs a destination, it is forgotten and its number is reused, so that domains of old mail take no memory.
 use crate::delivery::ca_files::CaFiles;
 use crate::fault_log::LOG_TARGET;
 use crate::qmgr::DestinationId;
@@ -11,7 +11,8 @@ use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Number of destinations that are kept even if they are idle, because their TLS sessions save handshakes.
+/// Number of destinations that are kept even if they are idle, because resuming their TLS sessions is cheaper than full
+/// handshakes.
 const RETAINED_DESTINATIONS: usize = 1_000;
 /// Each search for idle destinations checks this many destinations, plus 1/`SCAN_DIVISOR` of all destinations. A search
 /// takes a fraction of a millisecond, and twenty searches check every destination.
@@ -41,11 +42,12 @@ pub(crate) struct Destinations {
 
 struct DestinationEntry {
     next_hop: NextHop,
-    /// TLS settings by host, kept so that certificates are parsed only once per host and again when they change,
-    /// instead of for each connection.
+    /// TLS settings by host. They are kept, so that the CA certificates for a host are parsed once, and again when they
+    /// change, but not for each connection.
     hosts: RecentMap<Arc<str>, HostTls>,
     name: Arc<str>,
-    /// Until this time, connections send one message at a time, because a session with several messages has failed.
+    /// Until this time, connections send one message at a time, because a session with several messages in transit has
+    /// failed.
     unstreamed_until: Duration,
 }
 
@@ -152,8 +154,8 @@ impl Destinations {
         secured.pem = pem;
         match renewed {
             Ok(security) => secured.security = security,
-            // For each host, new content of the CA file that cannot be used is logged only once. The next connection
-            // finds the same content in `secured.pem`, and does not try it again.
+            // If the new content of the CA file cannot be used, this is logged only once for each host: the next
+            // connection finds the same content in `secured.pem`, and does not try it again.
             Err(why) => {
                 tracing::warn!(target: LOG_TARGET, %why, "the trusted certificates have changed but cannot be used; the old ones stay in \
                                       use")
@@ -246,8 +248,8 @@ mod tests {
         }
         (0..40).for_each(|_| fixture.tick());
         assert_eq!(fixture.destinations.len(), RETAINED_DESTINATIONS);
-        // Twenty ticks check every destination, so an idle destination is forgotten, and its number can be reused,
-        // after at most twenty ticks. In this time, the test adds 2,000 others.
+        // Twenty ticks check every destination. An idle destination is therefore forgotten after at most twenty ticks,
+        // and its number can be reused. In this time, the test adds 2,000 other destinations.
         assert!(fixture.highest < 2 * RETAINED_DESTINATIONS as u32 + 2_000, "{}", fixture.highest);
         assert_eq!(
             fixture.destinations.entries.len(),

@@ -89,8 +89,8 @@ impl MaildirNames {
 /// outside of the intended directory.
 ///
 /// # Errors
-/// Returns a [`MaildirError`] if the message may not have been delivered. The caller must then try again, even though
-/// this can deliver the message twice.
+/// Returns a [`MaildirError`] if it is not certain that the message was delivered. The caller must then try again, even
+/// though this can deliver the message twice.
 pub(crate) fn deliver(
     root: &Path,
     names: &MaildirNames,
@@ -111,7 +111,8 @@ pub(crate) fn deliver(
     delivered.map_err(failed)
 }
 
-/// Calls `act` with new file names until it succeeds with one. Creates the Maildir if it is missing.
+/// Calls `act` with a new file name, and again with another name if a file of that name exists, up to
+/// `MAX_NAME_ATTEMPTS` times. Creates the Maildir if it is missing.
 fn with_unique_name<T>(
     root: &Path,
     names: &MaildirNames,
@@ -303,7 +304,7 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let root = place.path();
         // Each new `MaildirNames` begins with the same name, so the first names below are already taken. In practice,
-        // two hosts with the same name can cause this, or a restart within a microsecond.
+        // this can happen if two hosts have the same name, or after a restart within a microsecond.
         let first = deliver(root, &MaildirNames::new("x"), NOW, &test_message(b"first\r\n")).unwrap();
         fs::rename(&first, root.join("new").join(MaildirNames::new("x").next(NOW))).unwrap();
         fs::write(root.join("tmp").join(MaildirNames::new("x").next(NOW)), b"").unwrap();
@@ -359,8 +360,7 @@ mod tests {
             Err(MaildirError::Denied { .. })
         ));
         assert!(files(&root.join("tmp")).is_empty());
-        // The file `new` was in the place of the directory. Remove it, as an operator would: the next delivery must then
-        // create the directory.
+        // Remove the file `new`, as an operator would do. The next delivery must then create the directory `new`.
         fs::remove_file(root.join("new")).unwrap();
         assert!(deliver(&root, &MaildirNames::new("x"), NOW, &test_message(b"text")).is_ok());
     }

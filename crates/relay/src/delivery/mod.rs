@@ -87,7 +87,8 @@ async fn deliver_locally(
     worker.connection_closed(slot, DisconnectReason::Finished);
 }
 
-/// Starts a task for each delivery and each DSN that the worker requests, until the worker ends.
+/// Starts a task for each connection that the worker requests, and sends the DSNs that it requests, until the worker
+/// ends.
 pub(crate) async fn serve(worker: Rc<RelayWorker>, mut tasks: WorkerTasks) {
     while let Some(task) = tasks.recv().await {
         match task {

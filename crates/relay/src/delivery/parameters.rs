@@ -15,8 +15,8 @@ pub(crate) fn mail_parameters(message: &Message, extensions: &Extensions) -> Res
     };
     if let Some(limit) = extensions.size {
         let bytes = message.body.len() as u64;
-        // Do not even try to send a message that exceeds the server's announced limit, because the server would refuse
-        // it. A limit of 0 means that there is no fixed limit.
+        // Do not try to send a message that exceeds the limit that the server has announced, because the server would
+        // refuse it. A limit of 0 means that there is no fixed limit.
         if limit > 0 && bytes > limit {
             return Err(DeliveryRefusal::new(
                 552,
@@ -44,8 +44,8 @@ pub(crate) fn mail_parameters(message: &Message, extensions: &Extensions) -> Res
     Ok(words)
 }
 
-/// Returns the DSN parameters NOTIFY and ORCPT for a RCPT command, or an empty text if none is needed. `smtp_utf8`
-/// tells whether MAIL declares the message with SMTPUTF8.
+/// Returns the DSN parameters NOTIFY and ORCPT for a RCPT command, or an empty text if none is needed. `smtp_utf8` is
+/// true if the message's envelope declares SMTPUTF8.
 pub(crate) fn recipient_parameters(recipient: &EnvelopeRecipient, smtp_utf8: bool, extensions: &Extensions) -> String {
     if !extensions.dsn || (recipient.notify.is_none() && recipient.original.is_none()) {
         return String::new();

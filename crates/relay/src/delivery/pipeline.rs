@@ -13,15 +13,15 @@ pub(crate) struct PipelinedMessage {
     pub(crate) request: DeliveryGuard,
     pub(crate) converted: Option<Message>,
     pub(crate) left_out: Vec<u16>,
-    /// The refusal of each recipient, or `None` if the server has not refused it so far. The recipients are those of
-    /// the request, in its order, without those in `left_out`.
+    /// The refusal of each recipient, or `None` if the server has not refused this recipient so far. The list has the
+    /// order of the request's recipients, but omits the recipients in `left_out`.
     pub(crate) refused: Vec<Option<DeliveryRefusal>>,
     pub(crate) progress: SendProgress,
-    /// In LMTP, number of recipients whose replies to the message have arrived.
+    /// Number of recipients for whom a reply to the message has arrived. Only LMTP has a reply for each recipient.
     pub(crate) answered: usize,
     /// The reply with which the server accepted the message, for the log.
     pub(crate) accept_reply: Option<DeliveryRefusal>,
-    /// Set if the next hop offers DSN, and so notifies the sender of success itself.
+    /// Set if the next hop offers the extension DSN. It then notifies the sender of success itself.
     pub(crate) peer_sends_dsn: bool,
 }
 

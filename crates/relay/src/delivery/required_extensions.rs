@@ -1,7 +1,7 @@
-//! Finds out which extensions a message requires of the next server, and how it can be sent without
-//! them. Parts with 8-bit bytes are encoded for a server without 8BITMIME (RFC 6152 §3). Recipients
-//! that need SMTPUTF8 are left out for a server without it (RFC 6531 §3.2). A message that cannot
-//! be sent in any form bounces.
+//! Finds out which extensions a message requires of the next server, and how to send the message to a server without
+//! these extensions. For a server without 8BITMIME, parts with 8-bit bytes are encoded (RFC 6152 §3). For a server
+//! without SMTPUTF8, recipients that need it are left out (RFC 6531 §3.2). A message that cannot be sent in any form
+//! bounces.
 use crate::message::Message;
 use crate::message::envelope::{DeliveryRefusal, MessageEnvelope};
 use mailrun_smtp::command::BodyType;
@@ -102,14 +102,14 @@ fn converted(message: &Message, extensions: &Extensions, host: &str) -> Result<O
     }
     match (mailrun_mime::to_seven_bit(&message.body, host), message.envelope.body) {
         (Ok(converted), _) => Ok(converted.map(|body| Message { body: Arc::from(body), ..message.clone() })),
-        // A message that cannot be converted is sent unchanged if its client has not declared 8-bit content. All servers
-        // do so, because such a client may not know 8BITMIME, and a bounce about it would not help.
+        // If the message cannot be converted and its client has not declared 8-bit content, send it unchanged, as all
+        // servers do. Such a client may not know 8BITMIME, so a bounce about it would not help.
         (Err(_), BodyType::SevenBit) => Ok(None),
         (Err(error), BodyType::EightBitMime) => {
             let text = format!("the next hop does not offer 8BITMIME, and the message cannot be converted: {error}");
             Err(missing_extension(554, EnhancedStatusCode(5, 6, 3), &text))
         }
-        // Only another version of mailrun can have stored this message, because this relay offers no BINARYMIME.
+        // This version offers no BINARYMIME to clients, so another version of mailrun has stored this message.
         (Err(error), BodyType::Binary) => Err(missing_extension(
             554,
             EnhancedStatusCode(5, 6, 1),
@@ -123,8 +123,8 @@ fn may_need_conversion(message: &Message, extensions: &Extensions) -> bool {
     // A server with SMTPUTF8 must also accept 8BITMIME (RFC 6531 §3.1), so a message with SMTPUTF8 may contain 8-bit
     // bytes even if the server does not offer 8BITMIME.
     let takes_eight_bits = extensions.eight_bit_mime || (envelope.smtp_utf8 && extensions.smtp_utf8);
-    // Most messages that declare 8BITMIME are ASCII and need no conversion, so scan the body, but only if the server
-    // lacks 8BITMIME.
+    // Most messages that declare 8BITMIME are ASCII and need no conversion. So scan the body for other bytes, but only
+    // if the server lacks 8BITMIME.
     envelope.body == BodyType::Binary || !(takes_eight_bits || message.body.is_ascii())
 }
 
@@ -132,8 +132,8 @@ fn missing_extension(code: u16, enhanced: EnhancedStatusCode, text: &str) -> Del
     DeliveryRefusal::new(code, Some(enhanced), text, "")
 }
 
-/// Returns true if the local part needs SMTPUTF8. A domain can be sent as A-labels instead, and an
-/// ORCPT has an ASCII form (RFC 6533 §3).
+/// Returns true if an address needs SMTPUTF8, that is, if its local part is not ASCII. A domain can be sent as A-labels
+/// instead, and an ORCPT has an ASCII form (RFC 6533 §3).
 fn needs_smtputf8(address: &[u8]) -> bool {
     !Path::checked_before(address).local_part().is_ascii()
 }
@@ -273,8 +273,8 @@ mod tests {
     }
 
     proptest! {
-        /// An ASCII message must go to every server, even if its client declared SMTPUTF8 or
-        /// 8BITMIME. A server that offers both must get every message.
+        /// The relay must be able to send an ASCII message to every server, even if the client declared SMTPUTF8 or
+        /// 8BITMIME. It must be able to send every message to a server that offers both extensions.
         #[test]
         fn ascii_goes_everywhere(content in "[ -~\r\n]{0,200}", utf8: bool, eight: bool, other: Vec<u8>) {
             let body = if eight { BodyType::EightBitMime } else { BodyType::SevenBit };

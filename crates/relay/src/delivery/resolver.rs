@@ -52,7 +52,7 @@ pub(crate) enum Unroutable {
     TakesNoMail(String),
     #[error("no mail server of {0} has an address")]
     NoAddress(String),
-    /// No mail exchanger of the domain is better than this relay itself, so delivery would loop.
+    /// No mail exchanger of the domain has a better preference than this relay itself, so delivery would loop.
     #[error("mail to {0} loops back to this relay")]
     Loop(String),
     #[error("{0} is not a valid address literal")]
@@ -61,8 +61,8 @@ pub(crate) enum Unroutable {
     Public(IpAddr),
     #[error("DNS lookup of {domain} failed: {why}")]
     LookupFailed { domain: String, why: String },
-    /// The configured next hop has no usable address. That is not the fault of the recipients, so their mail waits
-    /// until the configuration or DNS is corrected.
+    /// The next hop in the configuration has no usable address. This is not the fault of the recipients, so their mail
+    /// waits until the configuration or DNS is corrected.
     #[error("the configured next hop is not usable: {0}")]
     NextHop(Box<Self>),
 }
@@ -98,11 +98,11 @@ pub(crate) struct Exchanger {
 }
 
 /// Returns the hosts to try for a domain, with their preferences, in the order of preference. `seed` determines the
-/// order among hosts with the same preference. Hosts that are not better than `own_name` are left out, because they
-/// would send the mail back (RFC 5321 §5.1).
+/// order among hosts with the same preference. Hosts without a better preference than `own_name` are left out, because
+/// they would send the mail back (RFC 5321 §5.1).
 ///
 /// # Errors
-/// Fails if the domain accepts no mail, or if no host is better than `own_name`.
+/// Fails if the domain accepts no mail, or if no host has a better preference than `own_name`.
 pub(crate) fn order_hosts(
     domain: &str,
     exchangers: &[Exchanger],
@@ -354,8 +354,7 @@ impl LookupContext {
         if servers.is_empty() { Err(missing) } else { Ok(servers) }
     }
 
-    /// Returns the addresses of a host. IPv4 addresses come first, because they work with and
-    /// without IPv6.
+    /// Returns the addresses of a host. IPv4 addresses come first, because they also work if this relay has no IPv6.
     async fn addresses_of(&self, host: &str) -> Result<Vec<IpAddr>, Unroutable> {
         if let Ok(ip) = host.parse() {
             return Ok(vec![ip]);
@@ -451,8 +450,8 @@ fn name_server(address: &SocketAddr) -> NameServerConfig {
 /// public.
 pub fn mail_servers(domain: &str, port: u16, scope: DeliveryScope, seed: u64) -> Result<Vec<(String, SocketAddr)>> {
     let own = Arc::new(OwnAddresses::new([].iter()));
-    // To prevent mail loops, the resolver leaves out hosts that are not better than the one with its own name. This
-    // lookup relays nothing, so pass an empty name, and no server is left out.
+    // To prevent mail loops, the resolver omits hosts whose preference is not better than that of the host with its own
+    // name. This lookup relays nothing, so pass an empty name. The resolver then omits no host.
     let resolver = Resolver::start(&DnsConfig::default(), "", own).context("cannot start a thread")?;
     let target = SmtpTarget::Domain { name: domain.into(), port };
     let found = mailrun_net::worker::run(move |_| async move { resolver.resolve(&target, seed, scope).await })

@@ -21,7 +21,7 @@ enum WaiterState {
 }
 
 impl SlotWaiter {
-    /// Stops the connection's wait for a message, so that `wake` no longer chooses this connection. Its entry stays in
+    /// Records that the connection no longer waits for a message, so that `wake` does not choose it. Its entry stays in
     /// the list of waiting connections until a later `add` or `wake` removes it.
     pub(crate) fn cancel(&mut self) {
         if self.0.get() == WaiterState::Waiting {
@@ -38,7 +38,7 @@ impl SlotWaiter {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WakeReason {
     Message,
-    /// The connection must close, because another destination needs it.
+    /// The connection must close, so that another destination can have a connection.
     Close,
 }
 
@@ -60,8 +60,8 @@ impl WaitingSlots {
         waiter.0.set(WaiterState::Waiting);
         let mut lists = self.0.borrow_mut();
         let list = lists.entry(destination).or_default();
-        // Remove the entries of connections that no longer wait for a message. Otherwise, these entries would stay in
-        // the list forever if the queue never wakes a connection of this destination.
+        // Remove the entries of connections that no longer wait for a message. Otherwise, they would stay in the list
+        // forever if the queue never wakes a connection of this destination.
         while list.front().is_some_and(|(waiter, _)| waiter.0.get() != WaiterState::Waiting) {
             list.pop_front();
         }

@@ -15,11 +15,11 @@ use std::time::Duration;
 /// may wait for the connection that the attempt occupies. It leaves time for a second query if the first packet was
 /// lost. In later attempts, the lookup may take as long as the resolver permits.
 const FIRST_LOOKUP_TIMEOUT: Duration = Duration::from_secs(6);
-/// Time after which the first attempt to reach a destination tries no further server of the destination. The next
-/// attempt tries all servers.
+/// Time after which the first attempt to reach a destination tries no further servers. Later attempts try all servers
+/// of the destination.
 const FIRST_TRIAL_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Delivers to the first server of the next hop that accepts mail.
+/// Tries the servers of the next hop in order, and delivers to the first with which a session is established.
 pub(crate) async fn deliver(worker: &Rc<RelayWorker>, slot: SlotGuard, smtp: &Smtp) {
     let start = clock::now();
     let is_first = slot.is_first_trial();
@@ -40,9 +40,9 @@ pub(crate) async fn deliver(worker: &Rc<RelayWorker>, slot: SlotGuard, smtp: &Sm
     let mut result = None;
     for server in &servers {
         match try_server(&mut delivery, smtp, server).await {
-            // This server is the relay itself, and the result `Loop` makes the mail bounce. If an earlier server was
-            // unreachable, keep that result instead, because it only defers the mail. Skip all later mail exchangers,
-            // because they would send the mail back to this relay (RFC 5321 §5.1).
+            // This server is the relay itself, so the result is `Loop`, which makes the mail bounce. If an earlier
+            // server was unreachable, keep its result instead, which only defers the mail. Skip all later mail
+            // exchangers, because they would send the mail back to this relay (RFC 5321 §5.1).
             looped @ ConnectionResult::Loop(_) => {
                 result.get_or_insert(looped);
                 if matches!(smtp.target, SmtpTarget::Domain { .. }) {
@@ -100,7 +100,7 @@ async fn try_server(delivery: &mut SmtpDelivery, smtp: &Smtp, server: &MailServe
     if !matches!(result, ConnectionResult::WithoutTls) {
         return result;
     }
-    // Opportunistic TLS: delivery without encryption is better than no delivery (RFC 7435 §3).
+    // Try again without TLS. With opportunistic TLS, delivery without encryption is better than none (RFC 7435 §3).
     delivery.try_endpoint(&endpoint, None, client::Options { tls: StartTls::Never, ..options }).await
 }
 

@@ -33,7 +33,7 @@ pub(crate) fn part(facts: &DsnFacts<'_>, reported: &[DsnRecipient<'_>], returned
     };
     let id = text::sanitize_token(facts.id);
     paragraph(&format!("{below} Whoever you ask for help will need the number {id}."), &mut text);
-    // Remove the last blank line, because the next MIME boundary adds a line end of its own.
+    // Remove the blank line at the end of the text, because the next MIME boundary adds a line end of its own.
     text.truncate(text.len() - "\r\n".len());
     let kind = if text.is_ascii() { "text/plain; charset=us-ascii" } else { "text/plain; charset=utf-8" };
     DsnPart::new(kind, "Notification", Cow::Owned(text.into_bytes()))

@@ -38,7 +38,7 @@ pub(crate) struct DsnRecipient<'a> {
     pub(crate) enhanced: Option<EnhancedStatusCode>,
     /// Code of the reply from `remote_mta`, or `None` if this relay itself wrote `text`.
     pub(crate) code: Option<u16>,
-    /// Text of the reply, which may contain any bytes, or this relay's own text. It is empty if there is neither.
+    /// Text of the reply, which may contain any bytes, or this relay's own text. It is empty if there is no text.
     pub(crate) text: &'a [u8],
     pub(crate) remote_mta: Option<&'a str>,
     /// Time of the delivery attempt whose result is reported. `None`, for example, if the message expired between two

@@ -28,8 +28,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Maximum size in bytes up to which a failed message is returned whole. This is the default of
-/// Postfix's `bounce_size_limit`.
+/// Maximum size, in bytes, of a failed message that its DSN returns whole. Of a larger message, the DSN returns only
+/// the header. The value is the default of Postfix's `bounce_size_limit`.
 const MAX_RETURNED_BYTES: usize = 50_000;
 /// Longest pause before the relay tries again to store a DSN in a Maildir.
 const MAX_MAILDIR_PAUSE: Duration = Duration::from_secs(30);
@@ -89,8 +89,8 @@ async fn generate(worker: &Rc<RelayWorker>, id: MessageId, event: DsnEvent, mess
 /// message takes no memory, and other DSNs get their turn.
 fn send_later(worker: &Rc<RelayWorker>, id: MessageId, mut event: DsnEvent, sent: usize) {
     if let (DsnEvent::Settled { fates, .. }, 1..) = (&mut event, sent) {
-        // `send_all` sends the DSN about failures first, and the DSN about successes could not be stored. Remove the
-        // failed recipients from the event, so that the next attempt does not report the failures again.
+        // `send_all` has sent the DSN about failures, but could not store the next DSN, the one about successes. Remove
+        // the failed recipients from the event, so that the next attempt does not report the failures again.
         fates.retain(|(_, fate)| !fate.is_failure());
     }
     let worker = Rc::clone(worker);
@@ -118,7 +118,8 @@ fn give_up(worker: &Rc<RelayWorker>, id: MessageId, event: DsnEvent, error: &str
     worker.dsn_failed(pending, &fates);
 }
 
-/// Guard of a task that writes DSNs. The task counts as running until this guard is dropped, even if the task panics.
+/// Guard of a task that writes DSNs. The task counts as running until this guard is dropped, which also happens if the
+/// task panics.
 struct DsnTask {
     worker: Rc<RelayWorker>,
 }
@@ -240,14 +241,14 @@ impl<'a> OriginalMessage<'a> {
         let mut succeeded: Vec<_> = of_fates(false).collect();
         let envelope = &self.message.envelope;
         let login = if envelope.user.is_some() { LoggedIn::Yes } else { LoggedIn::No };
-        // Report no success for an unknown client, because it may have forged the sender, who would
-        // then get DSNs about other people's mail.
+        // Report no success of mail from an unknown client. The client may have forged the sender,
+        // who would then get DSNs about other people's mail.
         if !dsn.success.is_for(envelope.client, login, &self.config.networks) {
             succeeded.clear();
         }
         if envelope.sender.is_empty() {
             self.warn_of_double_bounces(&failed);
-            // Send the postmaster no DSN about a failed DSN to the postmaster, because it would fail as well.
+            // If a DSN to the postmaster has failed, send the postmaster no DSN about that, because it would fail, too.
             let is_again = is_to_postmaster(envelope);
             let target = dsn.double_bounces.as_ref().filter(|target| !is_again || **target != DsnTarget::Postmaster);
             return target.map(|target| (failed, Addressee::Other(target))).into_iter().collect();
@@ -330,7 +331,7 @@ impl<'a> OriginalMessage<'a> {
             received_at: timestamp(self.message.received),
             message: &self.message.body,
         };
-        // A DSN carries NOTIFY=NEVER, so that no other server sends a DSN about it. Ignore that
+        // A DSN has NOTIFY=NEVER, so that no other server sends a DSN about it. Ignore this value
         // here, because the addressee for double bounces must learn that the DSN failed.
         let mut recipients = recipients.to_vec();
         recipients.iter_mut().filter(|_| is_double).for_each(|recipient| recipient.notify = None);
@@ -376,8 +377,8 @@ async fn store(worker: &Rc<RelayWorker>, id: MessageId, message: Message, groups
         }
         Err(error) => {
             tracing::error!(target: LOG_TARGET, id = %Id(id.0), %error, "a notification could not be stored");
-            // The spool has failed, so the DSN can be stored only after a restart. Never return, because the caller
-            // would then remove the original message as if its sender had been notified.
+            // The spool has failed, so the DSN can be stored only after a restart. Never return. Otherwise, the caller
+            // would remove the original message as if its sender had been notified.
             std::future::pending().await
         }
     }

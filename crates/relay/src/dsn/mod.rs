@@ -25,8 +25,8 @@ use std::collections::VecDeque;
 #[cfg(test)]
 mod read_back;
 
-/// Maximum number of DSNs that are written at the same time. It limits memory, because each DSN keeps its message in
-/// memory while it waits for room in a full spool.
+/// Maximum number of tasks that write DSNs at the same time. It limits the use of memory, because a task keeps its
+/// message in memory while it waits for room in a full spool.
 const MAX_DSN_TASKS: u32 = 32;
 
 #[derive(Default)]

@@ -10,8 +10,8 @@ pub(crate) struct DsnPart<'a> {
 }
 
 impl<'a> DsnPart<'a> {
-    /// Creates a part, and encodes its body if it is not 7-bit. RFC 6533 allows an encoded body for
-    /// text and for the parts that it defines. The bodies of all other parts are always 7-bit.
+    /// Creates a part, and encodes its body if the body is not 7-bit. This happens only to text and to the kinds of
+    /// parts that RFC 6533 defines, whose bodies may be encoded. The bodies of all other parts are always 7-bit.
     pub(crate) fn new(kind: &'static str, description: &'static str, body: Cow<'a, [u8]>) -> Self {
         if mailrun_mime::is_seven_bit(&body) {
             return Self { kind, description, encoding: "7bit", body };
@@ -35,8 +35,8 @@ impl<'a> DsnPart<'a> {
     }
 }
 
-/// Returns a boundary that no part contains. It consists of the queue id and a number. All such
-/// boundaries have the same length, so that none is a prefix of another.
+/// Returns a MIME boundary that no part contains. It consists of the queue id and a number. All such boundaries have
+/// the same length, so that no boundary is a prefix of another one.
 pub(crate) fn boundary(id: &str, parts: &[DsnPart<'_>]) -> String {
     const DIGITS: usize = 8;
     let prefix = format!("=_{}_", text::sanitize_token(id));
@@ -51,8 +51,8 @@ pub(crate) fn boundary(id: &str, parts: &[DsnPart<'_>]) -> String {
     }
     used.sort_unstable();
     used.dedup();
-    // Choose the lowest number that no part contains. One pass over the sorted numbers finds it, even if the author of
-    // the returned message has guessed the queue id and written many such boundaries into it.
+    // Choose the lowest number that no part contains. A single pass over the sorted numbers finds it, even if an
+    // attacker has guessed the queue id and written many such boundaries into the returned message.
     let free = used.iter().zip(0_u32..).take_while(|(used, number)| **used == *number).count();
     format!("{prefix}{free:0DIGITS$x}")
 }

@@ -15,7 +15,7 @@ const MAX_LINE_BYTES: usize = 998;
 pub(crate) enum Returned<'a> {
     Whole(Cow<'a, [u8]>),
     Header(Vec<u8>),
-    /// The message can no longer be read. RFC 6522 §3 allows leaving out the third part.
+    /// The message can no longer be read, so the DSN has no third part. RFC 6522 §3 permits this.
     Nothing,
 }
 
@@ -48,8 +48,8 @@ impl<'a> Returned<'a> {
     }
 
     pub(crate) fn part(&self, charset: Charset) -> Option<DsnPart<'_>> {
-        // Check the header itself, because some clients send invalid UTF-8, which must not be
-        // declared as UTF-8.
+        // Check that the header is valid UTF-8, because some clients send other bytes, which must
+        // not be declared as UTF-8.
         let is_global = charset == Charset::Utf8 && std::str::from_utf8(self.header()).is_ok();
         let (kind, description, body): (_, _, &[u8]) = match (self, is_global) {
             (Self::Whole(message), false) => ("message/rfc822", "Your message", message),

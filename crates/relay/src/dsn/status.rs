@@ -42,7 +42,7 @@ fn message_fields(facts: &DsnFacts<'_>) -> String {
 fn recipient_fields(recipient: &DsnRecipient<'_>, charset: Charset) -> String {
     let mut out = String::new();
     let mut field = |name: &str, value: &str| text::fold(value, &format!("{name}: "), " ", &mut out);
-    // This field is present if and only if the client sent ORCPT (RFC 3461 §6.3).
+    // The DSN must have this field if the client sent ORCPT, and must not have it otherwise (RFC 3461 §6.3).
     if let Some(original) = recipient.original {
         field("Original-Recipient", &original_recipient(original));
     }
@@ -94,8 +94,9 @@ fn action_word(action: DsnAction) -> &'static str {
     }
 }
 
-/// Returns the enhanced code that fits the outcome. A next hop may send any code or none. A class
-/// that contradicts the action is ignored (RFC 3464 §2.3.4).
+/// Returns the recipient's enhanced status code if its class fits the action, such as 5 for a failure (RFC 3464
+/// §2.3.4). Otherwise returns the general code of the right class, such as 5.0.0, because a next hop may send any code
+/// or none.
 pub(crate) fn status(recipient: &DsnRecipient<'_>) -> EnhancedStatusCode {
     let class = match recipient.action {
         DsnAction::Failed => 5,

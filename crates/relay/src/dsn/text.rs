@@ -1,8 +1,8 @@
 //! Makes texts of other hosts safe for a DSN, so that none of their lines can be mistaken for a line of the DSN.
 use std::fmt::Write;
 
-/// Maximum length, in bytes, of another host's text in a DSN. It is more than a reply line of 512 bytes (RFC 5321
-/// §4.5.3.1.5), and less than a line of a message, which may have 998.
+/// Maximum length, in bytes, of another host's text in a DSN. It is more than a reply line, which has at most 512 bytes
+/// (RFC 5321 §4.5.3.1.5), and less than a line of a message, which has at most 998 bytes.
 const MAX_TEXT_BYTES: usize = 800;
 const FOLD_COLUMN: usize = 76;
 
@@ -60,8 +60,8 @@ pub(crate) fn ascii_address(address: &[u8]) -> String {
     out
 }
 
-/// Folds the words of a text into lines. The first line begins with `first`, and all others with
-/// `next`.
+/// Appends a text to `out`, folded between words into lines of at most `FOLD_COLUMN` bytes. Only a single long word may
+/// make a line longer. The first line begins with `first`, and all other lines with `next`.
 pub(crate) fn fold(text: &str, first: &str, next: &str, out: &mut String) {
     out.push_str(first);
     let mut column = first.len();

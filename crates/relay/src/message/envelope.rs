@@ -27,11 +27,12 @@ const VERSION: u8 = 1;
 pub(crate) const MAX_RECIPIENTS: usize = u16::MAX as usize;
 /// Maximum length of each text in an envelope, in bytes: twice what RFC 5321 §4.5.3.1 and RFC 3461 §4 allow.
 pub(crate) const MAX_TEXT_BYTES: usize = 1_024;
-/// Maximum number of bytes in an encoded envelope for the list of recipients. The rest of the spool's limit for
+/// Maximum size, in bytes, of the list of recipients in an encoded envelope. The rest of the spool's limit for
 /// envelopes is left for the other fields, such as the sender.
 pub(crate) const MAX_RECIPIENTS_BYTES: usize =
     mailrun_spool::Options::MAX_ENVELOPE_BYTES as usize - 64 * MAX_TEXT_BYTES;
-/// Maximum number of bytes that are kept of a peer's reply: one reply line (RFC 5321 §4.5.3.1.5).
+/// Maximum number of bytes of a peer's reply that are kept. It is the maximum length of a reply line (RFC 5321
+/// §4.5.3.1.5).
 pub(crate) const MAX_REFUSAL_BYTES: usize = 512;
 
 /// Protocol with which a message was received: the word after `with` in its Received field (RFC
@@ -167,7 +168,7 @@ impl OriginalAddress {
     }
 }
 
-/// A refusal by a server, or the reason why there was no reply.
+/// A refusal by a server or by this relay itself, or the reason why there was no reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DeliveryRefusal {
     /// Code of the reply, or 0 if there was no reply. The relay gives its own refusals the code that a
@@ -267,7 +268,7 @@ impl RecipientFate {
     }
 }
 
-/// Error if bytes are not a valid envelope or note of this version.
+/// Error of the decoder if the bytes are not a valid envelope or note of this version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} at byte {offset}")]
 pub(crate) struct MalformedEnvelope {
@@ -280,7 +281,8 @@ pub(crate) struct MalformedEnvelope {
 pub(crate) struct EnvelopeTooLarge;
 
 impl MessageEnvelope {
-    /// Returns an upper bound of the memory that this envelope takes, in bytes.
+    /// Returns an upper bound of the memory, in bytes, that the recipients in this envelope take. The other fields are
+    /// not counted.
     pub(crate) fn memory_bytes(&self) -> usize {
         const RECIPIENT_BYTES: usize = size_of::<EnvelopeRecipient>() + 32;
         let mut bytes = 0;

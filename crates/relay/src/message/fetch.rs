@@ -8,7 +8,7 @@ use std::time::Duration;
 
 pub(crate) enum Fetched {
     Whole(Message),
-    /// Only the envelope could be read. The message has an empty body, and the contained text says why.
+    /// Only the envelope could be read. The message therefore has an empty body, and the text is the reason.
     EnvelopeOnly(Message, String),
     Unreadable(String),
 }
@@ -57,7 +57,8 @@ impl Message {
 }
 
 /// Stores a message without which the relay cannot finish another message, for example a DSN. If the spool is full for
-/// other mail, the message may use reserved space. If that is used up too, this waits until deliveries make room.
+/// other mail, the message may use reserved space. If the reserved space is used up as well, this function waits until
+/// deliveries make room.
 ///
 /// # Errors
 /// Fails if the spool cannot store the message for a reason other than lack of space.

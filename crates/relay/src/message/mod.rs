@@ -10,7 +10,8 @@ use mailrun_net::Outbox;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Minimum size, in bytes, of a body that is sent without first copying it into the outbox.
+/// Size of a body, in bytes, below which it is copied into the outbox. The outbox refers to a larger body without
+/// copying it.
 const COPY_LIMIT: usize = 16 * 1024;
 
 #[derive(Clone, Debug)]

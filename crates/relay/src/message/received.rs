@@ -49,8 +49,8 @@ impl ReceivedField<'_> {
     /// from a [`DateCache`].
     pub(crate) fn write(&self, date: &str, out: &mut Vec<u8>) -> usize {
         let mut field = HeaderFieldWriter::open(out);
-        // Write any other name as a comment, because only a domain or an address literal may follow
-        // `from` (RFC 5321 §4.4).
+        // Only a domain or an address literal may follow `from` (RFC 5321 §4.4), so write any other
+        // name as a comment.
         if is_dot_atom(self.name) || address_literal(self.name).is_some() {
             field.clause(|out| write_all(&[b"from ", self.name], out));
             field.clause(|out| write_all(&[b"(", self.client.as_bytes(), b")"], out));
@@ -101,7 +101,7 @@ impl ReceivedField<'_> {
     }
 }
 
-/// Writes a header field that is folded only between clauses.
+/// Writes a header field clause by clause, and begins a new line only between clauses.
 struct HeaderFieldWriter<'a> {
     out: &'a mut Vec<u8>,
     /// Offset at which the current line begins.
@@ -209,7 +209,8 @@ pub(crate) enum HeaderProgress {
     TooLarge,
 }
 
-/// Counts the `Received:` fields of a header that arrives in blocks, however the blocks are cut.
+/// Counts the `Received:` fields of a header that arrives in blocks. A block may end anywhere, even within a field's
+/// name.
 ///
 /// ```text
 /// Start ──r──▶ Name(1) ─ … ─▶ Name(8) ──blanks──▶ Blanks ──:──▶ counted ─▶ Rest
@@ -233,7 +234,7 @@ enum LinePosition {
     Start,
     /// The line begins with a CR, and the position is after this CR.
     Cr,
-    /// Number of bytes of the field's name that have been matched.
+    /// The line begins like a `Received:` field. The number says how many bytes of the field's name have matched.
     Name(u8),
     /// The position is after the field's name and spaces, which the obsolete syntax permits before the colon (RFC 5322
     /// §4.5).
@@ -266,8 +267,8 @@ impl ReceivedCount {
         }
     }
 
-    /// Processes one byte or, if the rest of the line no longer matters, that rest. Returns the bytes that are still to
-    /// be processed.
+    /// Processes one byte. If the rest of the line no longer matters, skips all of it at once. Returns the bytes that
+    /// are still to be processed.
     fn step<'a>(&mut self, octets: &'a [u8]) -> &'a [u8] {
         if self.position == LinePosition::Rest {
             let Some(end) = memchr::memchr(b'\n', octets) else { return &[] };

@@ -25,11 +25,11 @@ const ADDRESS_COPIES: usize = 3;
 pub(crate) struct RecipientList {
     recipients: Vec<EnvelopeRecipient>,
     groups: Vec<RecipientGroup>,
-    /// Index of each next hop's group in `groups`. Empty while there are fewer than two groups, because a single group
-    /// is found without it.
+    /// Index in `groups` of each next hop's group. Empty while there are fewer than two groups, because a single group
+    /// is found without an index.
     group_numbers: HashMap<NextHop, usize, foldhash::fast::RandomState>,
-    /// Number of each recipient, found by its group and its normalised address. The list contains a mailbox already if
-    /// this index contains its group and address. Empty while there are fewer than two recipients.
+    /// Number of each recipient by its group and its normalised address. It serves to find out whether a mailbox is
+    /// already in the list. Empty while there are fewer than two recipients.
     numbers: HashMap<(usize, Box<str>), u16, foldhash::fast::RandomState>,
     bytes: usize,
     encoded_bytes: usize,
@@ -62,8 +62,8 @@ impl RecipientList {
         (self.bytes + original.map_or(0, OriginalAddress::memory_bytes) + members.sum::<usize>()) as u64
     }
 
-    /// Returns an upper bound, in bytes, of the encoded list of recipients after a recipient or the `members` of an
-    /// alias were added.
+    /// Returns an upper bound, in bytes, of the size that the encoded list of recipients would have after adding
+    /// `members`: a single recipient, or the members of an alias.
     pub(crate) fn encoded_bytes_with(
         &self,
         members: &[(Box<str>, NextHop)],
@@ -137,7 +137,8 @@ impl RecipientList {
     }
 }
 
-/// Returns an upper bound of the bytes of a recipient in an encoded envelope: its texts, their lengths, and the flags.
+/// Returns an upper bound of the number of bytes that a recipient takes in an encoded envelope, with its texts, their
+/// lengths and the flags.
 fn encoded_bytes(address: &[u8], original: Option<&OriginalAddress>) -> usize {
     let original = original.map_or(0, |original| original.kind.len() + original.address.len());
     16 + address.len() + original
@@ -157,8 +158,8 @@ fn mailbox_key(router: &Router, address: &[u8], next_hop: &NextHop) -> Box<str> 
     }
 }
 
-/// Returns the notifications that at least one of two recipients asks for. Without NOTIFY, these
-/// are failures and delays (RFC 3461 §4.1).
+/// Combines the NOTIFY parameters of two RCPT commands for the same mailbox: the result asks for all notifications that
+/// either command asks for. A command without NOTIFY asks for failures and delays (RFC 3461 §4.1).
 fn union(one: Option<Notify>, other: Option<Notify>) -> Option<Notify> {
     let default = Notify::FAILURE.and(Notify::DELAY);
     match (one, other) {
@@ -186,8 +187,8 @@ mod tests {
     }
 
     fn table<K, V, S>(map: &HashMap<K, V, S>) -> usize {
-        // `capacity` counts only the slots that can be used, seven eighths of all. Compute the size from the number of
-        // all slots, which is a power of two, and from one control byte per slot.
+        // `capacity` counts only the slots that can be used, which are seven eighths of all slots. Compute the size
+        // from the number of all slots, which is a power of two. Each slot also has a control byte.
         allocation(if map.is_empty() {
             0
         } else {
@@ -195,7 +196,8 @@ mod tests {
         })
     }
 
-    /// Memory of a list in bytes, computed from the capacities of its parts. A shared allocation counts once.
+    /// Returns the memory that a list takes in bytes, computed from the capacities of its parts. A shared allocation
+    /// counts once.
     fn used(list: &RecipientList) -> usize {
         let mut shared = HashSet::new();
         let mut arc = |at: *const (), bytes: usize, texts: usize| match shared.insert(at) {

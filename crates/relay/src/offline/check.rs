@@ -8,8 +8,8 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SpoolReport {
     pub(crate) directory: String,
-    /// True if `complete` is true and the spool has no damage except, perhaps, an incomplete record at the end of the
-    /// log. A crash may leave such a record.
+    /// True if `complete` is true and the spool has no damage except, perhaps, an incomplete end of its log, which a
+    /// crash may leave.
     pub sound: bool,
     /// True if all unfinished messages were found and are readable. Damage elsewhere in the spool then loses no mail.
     pub(crate) complete: bool,
@@ -19,7 +19,7 @@ pub struct SpoolReport {
     pub(crate) damaged_messages: u64,
     pub(crate) held: u64,
     pub(crate) recipients: RecipientCounts,
-    /// Number of bytes at the end of the log that a crash left incomplete.
+    /// Number of bytes at the end of the spool's log that a crash left incomplete.
     pub(crate) torn_bytes: u64,
     /// True if a client may have got a 250 for a message in the torn bytes, because
     /// `durability = "write"` does not wait for the disk.
@@ -52,8 +52,8 @@ pub(crate) struct DamageRow {
     pub(crate) bytes: u64,
     pub(crate) what: String,
     pub(crate) cost: String,
-    /// True if an operator must act: the damage loses something and is not just the torn end that a
-    /// crash leaves.
+    /// True if an operator must act, because something may be lost. The torn end of the log that a crash leaves is not
+    /// alarming, because none of its messages had been answered with 250.
     pub(crate) alarming: bool,
     /// Queue ids of the lost messages, if they are known.
     pub(crate) messages: Vec<String>,
@@ -179,7 +179,7 @@ impl fmt::Display for SpoolReport {
 
 impl fmt::Display for DamageRow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        /// Maximum number of queue ids per damaged part in the text. The JSON lists all of them.
+        /// Maximum number of queue ids that the text lists for each damaged part. The JSON form lists all of them.
         const MAX_SHOWN_IDS: usize = 20;
         let Self { segment, offset, bytes, what, cost, messages, unnamed, .. } = self;
         write!(f, "{segment}, offset {offset}, {bytes} bytes: {what}; {cost}")?;

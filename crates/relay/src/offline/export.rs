@@ -48,8 +48,8 @@ struct EnvelopeRow {
     held: bool,
     content_is_sound: bool,
     bytes: u64,
-    /// True if a progress note of the message could not be read, so that deliveries may have progressed further than
-    /// this file says.
+    /// True if a progress note of the message could not be read. The message may then have been delivered to more
+    /// recipients than this file says.
     has_bad_note: bool,
 }
 

@@ -1,6 +1,6 @@
-//! Finds the mail of a measurement run that a stopped relay still has in its queue. Messages of the run are recognised
-//! by a trace in their content, which contains the ID of the run and the number of the message. The run counts each
-//! recipient of a message as one unit.
+//! Finds the mail of a measurement run that is still in the queue of a stopped relay. A message of the run is
+//! recognised by a trace in its content, which contains the ID of the run and the number of the message. The run counts
+//! each recipient of a message as one unit.
 use crate::message::envelope::{MessageEnvelope, MessageProgress};
 use anyhow::{Result, anyhow};
 use mailrun_measurement::ledger::Ledger;

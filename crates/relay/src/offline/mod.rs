@@ -52,7 +52,7 @@ impl OfflineSpool {
         self.inspection.damage.iter().filter(|damage| damage.is_alarming()).count() as u64
     }
 
-    /// Returns all unfinished messages in the order of the log.
+    /// Returns all unfinished messages, in the order in which the spool's log contains them.
     fn messages(&self) -> impl Iterator<Item = Result<SpooledMessage, UnreadableMessage>> {
         self.inspection.messages().map(|read| match read {
             Ok(message) => SpooledMessage::new(message),

@@ -65,8 +65,8 @@ pub fn salvage(original: &OfflineSpool, target: &SalvageTarget) -> Result<Salvag
     Ok(SalvageSummary { damage: original.damage_count(), ..salvaged })
 }
 
-/// Returns the next message with a readable envelope and an undamaged content. Skips damaged
-/// messages, and lists them in the summary as left out.
+/// Returns the next message whose envelope is readable and whose content is undamaged. Skips all other messages, and
+/// lists them in the summary as left out.
 fn next_sound(
     contents: &mut impl Iterator<Item = Result<SpooledMessage, UnreadableMessage>>,
     salvaged: &mut SalvageSummary,
@@ -130,7 +130,7 @@ fn to_spool(original: &OfflineSpool, place: &Path) -> Result<SalvageSummary> {
     let output = OutputDirectory::create(place, &original.directory)?;
     let bytes: u64 = original.inspection.segments.iter().map(|segment| segment.bytes).sum();
     let defaults = Options::default();
-    // Permit twice the size of the old spool, because a part of the new spool is reserved and cannot hold messages.
+    // Allow the new spool twice the size of the old one, because a part of it is reserved and cannot hold messages.
     let options = Options { max_bytes: defaults.max_bytes.max(bytes.saturating_mul(2)), ..defaults };
     let disk = RealDisk::new(output.partial_path()).map_err(|error| output.error(reason(&error)))?;
     let salvaged = Spool::open(Arc::new(disk), options).and_then(|(spool, _)| {
@@ -188,7 +188,7 @@ impl StoreBatch {
         self.messages.len() >= MAX_BATCH_MESSAGES || self.bytes >= MAX_BATCH_BYTES
     }
 
-    /// Waits until the batch is in the new spool, and copies the notes that say which recipients are finished.
+    /// Waits until the batch is stored in the new spool, and copies the notes about the progress of its messages.
     fn note(&mut self, spool: &Spool, salvaged: &mut SalvageSummary) -> Result<(), Error> {
         for (receipt, message) in self.messages.drain(..) {
             let stored = receipt.wait()?;

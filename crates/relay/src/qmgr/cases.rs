@@ -111,8 +111,8 @@ fn connections_are_woken_for_more_than_one_batch() {
     let request = taken(&mut queue, &mut first, START);
     assert!(queue.finish_delivery(request, DeliveryResult::Delivered, START).done);
     queue.set_batch_size(DestinationId(0), 4);
-    // Eight waiting messages justify a second connection if each connection takes one message at a time, but not if
-    // each takes four.
+    // Eight waiting messages need a second connection if each connection takes one message at a time, but not if each
+    // takes four.
     (10..18).for_each(|id| queue.put(arrival(id, 0, &[0]), START));
     assert_eq!(queue.next_connection_action(START), None);
     queue.set_batch_size(DestinationId(0), 1);
@@ -143,7 +143,7 @@ fn a_quitting_connection_is_replaced() {
     assert!(is_waiting(&queue.take(&mut first, START)));
     queue.begin_quit(&mut first);
     assert_eq!((stats(&queue, 0).connections, stats(&queue, 0).idle), (1, 0));
-    // The peer decides when a closing connection ends, so another connection must serve new mail meanwhile.
+    // The peer decides when a closing connection ends. Meanwhile, another connection must deliver new mail.
     queue.put(arrival(1, 0, &[0]), START);
     let mut second = opened(&mut queue, START);
     let request = taken(&mut queue, &mut second, START);
@@ -228,7 +228,7 @@ fn a_message_lost_after_the_dot_is_tried_again() {
 
 #[test]
 fn a_hop_that_never_answers_delays_no_other() {
-    // The first destination alone could take all 8 connections, because its own limit is 20.
+    // There are 8 connections. The first destination alone could use all of them, because its own limit is 20.
     let mut queue =
         filled(500, 4, |options| (options.concurrency_limit, options.destination_concurrency_limit) = (8, 20));
     let mut stuck = Vec::new();
@@ -303,8 +303,8 @@ fn an_unreachable_destination_backs_off_as_a_whole() {
     let shut = stats(&queue, 0);
     assert_eq!((shut.ready, shut.deferred, shut.connections), (100, 0, 0));
     assert_eq!(shut.refusal.as_deref(), Some(&refusal(421)));
-    // Eighteen attempts that failed together count as one outage, so the destination waits as after a first failure:
-    // five seconds, plus or minus a quarter.
+    // Eighteen attempts that fail together must count as one outage. The destination then waits as after a first
+    // failure: five seconds, plus or minus a quarter.
     let wait = shut.backoff_until - START;
     assert!((3_750..=6_250).contains(&wait.as_millis()), "{wait:?}");
     assert_eq!(queue.totals().message_bytes, 0, "its memory is for others");
@@ -431,8 +431,8 @@ fn age_is_checked_in_every_state() {
     assert_eq!(late.len(), 4);
     for actions in late {
         let Some(DsnEvent::Delayed { recipients, .. }) = actions.dsn else { panic!("the sender is told") };
-        // The queue must note the DSN only after it is stored, because a restart between the note and the storing would
-        // lose it.
+        // The queue must not record the DSN as sent until the DSN is stored. Otherwise, a restart in between would lose
+        // the DSN.
         assert_eq!((actions.facts, recipients), (vec![], vec![(0, None)]));
         let noted = queue.delay_dsn_stored(actions.id, vec![0]).unwrap();
         assert_eq!(noted.facts, [Fact::DelayDsnStored { recipients: vec![0] }]);
@@ -486,8 +486,8 @@ fn each_recipient_has_its_own_reason() {
     let [Actions { dsn: Some(DsnEvent::Delayed { recipients, .. }), .. }] = &late[..] else { panic!("{late:?}") };
     let codes = recipients.iter().map(|(number, reason)| (*number, reason.as_ref().map(|reason| reason.code)));
     assert_eq!(codes.collect::<Vec<_>>(), [(0, Some(452)), (1, Some(450)), (2, Some(0))]);
-    // A release writes the state of the recipients to the spool again, and this replaces the refusals written before.
-    // The release must therefore repeat each recipient's last refusal.
+    // A release writes the state of the recipients to the spool again, which replaces the refusals that were written
+    // before. The release must therefore repeat each recipient's last refusal.
     assert_eq!(commanded(&mut queue, OperatorCommand::Hold, 1), [Fact::Held]);
     let released = commanded(&mut queue, OperatorCommand::Release, 1);
     assert_eq!(deferred_codes(released), [(vec![0], 452), (vec![1], 450), (vec![2], 0)]);
@@ -851,12 +851,12 @@ fn a_million_entries_are_small_and_go_as_they_came() {
         QueueTotals { messages: 1_000_000, entries: 1_000_000, connections: 0, message_bytes: 0 }
     );
     let table = queue.entries.slot_count() as usize * std::mem::size_of::<QueueEntry<TestMessage>>();
-    // Each slot of the hash table has a key, a value and a control byte, and seven of eight slots can be used.
+    // A slot of the hash table takes a key, a value and a control byte, and only seven of eight slots can be used.
     let index = queue.messages.capacity() * 8 / 7 * (std::mem::size_of::<(MessageId, EntryIndex)>() + 1);
     assert!(table + index <= 250 * MILLION as usize, "{} octets an entry", (table + index) / MILLION as usize);
     assert!(queue.apply_command(OperatorCommand::Remove, MessageId(777_777), START).is_some());
     // The delay notices of all messages become due in the same second. One tick must handle only some of them, so that
-    // it does not stall sessions, and the deadline must stay in the past, so that the driver soon calls `tick` again.
+    // sessions need not wait. The deadline must then stay in the past, so that the driver soon calls `tick` again.
     let late = START + seconds(4 * 3_600 + 2);
     let mut actions = Vec::new();
     queue.tick(late, &mut actions);
@@ -990,7 +990,8 @@ fn destinations_that_never_answer_leave_connections_to_others() {
     numbers.sort_unstable();
     assert_eq!(numbers, [38, 503]);
     silent.extend(next);
-    // A failed attempt causes a backoff, which only `tick` ends, so this loop must try each silent domain once.
+    // A failed attempt begins a backoff, which only `tick` ends. The loop does not call `tick`, so it must try each
+    // silent domain exactly once.
     let mut now = START;
     let mut tried = 0;
     while !silent.is_empty() {

@@ -133,13 +133,13 @@ impl<M: Clone> MailQueue<M> {
     }
 }
 
-/// Maximum number of timers that are handled per `tick`, so that a million timers that are due at
-/// once do not stall a worker's sessions.
+/// Maximum number of retries, and of age checks, that one `tick` handles. Without a limit, a million timers that are
+/// due at once would stall a worker's sessions.
 pub(super) const MAX_TICK_TIMERS: usize = 1_000;
 
 impl<M: Clone> MailQueue<M> {
-    /// Handles retries, age checks and ends of backoffs that are due, but only a limited number at a time. If more are
-    /// due, `deadline` stays in the past, so that the driver soon calls this again.
+    /// Handles all ends of backoffs that are due, and up to `MAX_TICK_TIMERS` retries and as many age checks. If more
+    /// of these are due, `deadline` stays in the past, so that the worker soon calls this function again.
     pub(crate) fn tick(&mut self, now: Duration, actions: &mut Vec<Actions>) {
         let now_ms = millis(now);
         while self.backoff_ends.peek().is_some_and(|Reverse((when_ms, _))| *when_ms <= now_ms) {

@@ -27,18 +27,18 @@ use crate::message::envelope::DeliveryRefusal;
 /// large enough to make a connection worthwhile.
 const FAIR_SHARE_LIMIT: u32 = 20;
 /// Maximum number of destinations that one call checks while it looks for a destination that may open another
-/// connection, so that a long list does not stall the worker.
+/// connection. Without a limit, a long list would stall the worker.
 const MAX_SCALABLE_CHECKS: usize = 16;
 /// Number of successive sessions without a delivery after which the destination counts as
 /// unreachable.
 const MAX_FAILED_SESSIONS: u32 = 3;
-/// Maximum number of messages that are dropped from memory at once when a destination backs off, so
-/// that a long list does not stall the worker.
+/// Maximum number of messages that are dropped from memory at once when a destination becomes unreachable. Without a
+/// limit, a long list would stall the worker.
 const MAX_DROPPED_MESSAGES: usize = 10_000;
 
 impl<M: Clone> MailQueue<M> {
-    /// Returns the next action: open, wake or close a connection. After each event, the driver must
-    /// call this until it returns `None`.
+    /// Returns the next action that the worker must perform: open, wake or close a connection. After each event, the
+    /// worker must call this until it returns `None`.
     pub(crate) fn next_connection_action(&mut self, now: Duration) -> Option<ConnectionAction> {
         let now_ms = millis(now);
         if let Some(destination) = self.next_to_wake() {
@@ -82,13 +82,13 @@ impl<M: Clone> MailQueue<M> {
 
     /// Returns true if another attempt to connect to a destination with this [`Standing`] may begin. Attempts to reach
     /// new and failed destinations together may use three quarters of the connections. Failed destinations alone may
-    /// use half, so that they leave a quarter to new ones.
+    /// use half of the connections, so that they leave a quarter to new destinations.
     fn permits_trial(&self, standing: Standing) -> bool {
         let limit = self.options.concurrency_limit;
         let trials = &self.connections.trials;
         let failed = trials[Standing::Failed as usize];
         let is_within_share = standing != Standing::Failed || failed < limit - limit / 2;
-        // Do not count attempts to connect to proven destinations, which answered the last time and usually answer
+        // Do not count attempts to connect to proven destinations. They answered the last time, so they usually answer
         // soon.
         let others = trials.iter().sum::<u32>() - trials[Standing::Proven as usize];
         standing == Standing::Proven || is_within_share && others < standing.trial_limit(limit)
@@ -121,8 +121,8 @@ impl<M: Clone> MailQueue<M> {
     /// Destinations that no longer need a connection are removed from the lists.
     fn first_unserved(&mut self, now_ms: u64) -> Option<(Standing, DestinationId)> {
         let [proven, configured, new, failed] = Standing::ALL;
-        // Put failed destinations before new ones while they use less than a quarter of the connections, because a
-        // steady stream of new destinations would otherwise keep them waiting.
+        // Put failed destinations before new ones while the failed ones use less than a quarter of the connections.
+        // Otherwise, a steady stream of new destinations would keep them waiting.
         let failed_trials = self.connections.trials[failed as usize];
         let order = match failed_trials < self.options.concurrency_limit / 4 {
             true => [proven, configured, failed, new],
@@ -272,9 +272,9 @@ impl<M: Clone> MailQueue<M> {
         self.update_lists(slot.destination);
     }
 
-    /// Stops opening connections to a destination for a while. Established sessions continue, and queue entries
-    /// stay unchanged. Further failures in that time belong to the same outage, and do not make the wait
-    /// longer.
+    /// Stops opening connections to a destination for a while, because it could not be reached. Established sessions
+    /// continue, and queue entries stay unchanged. Further failures in that time belong to the same outage, and do not
+    /// make the wait longer.
     fn back_off(&mut self, key: DestinationId, refusal: DeliveryRefusal, now_ms: u64) {
         let reconnect = self.options.reconnect;
         let seed = self.options.seed;
@@ -312,9 +312,9 @@ impl<M: Clone> MailQueue<M> {
         destination.next_unread = destination.ready.first;
     }
 
-    /// If the destination may need a new connection, or one of its idle connections may have to be woken, adds it to
-    /// the lists of such destinations. A destination that no longer qualifies stays in its lists, because it is checked
-    /// again when its turn comes.
+    /// Adds a destination to the lists in which it belongs: destinations that may need a new connection, destinations
+    /// with an idle connection to wake, and destinations with messages to read from the spool. A destination that no
+    /// longer belongs in a list may stay there, because it is checked again when its turn comes.
     pub(super) fn update_lists(&mut self, key: DestinationId) {
         let limit = self.options.destination_concurrency_limit;
         let can_wake = self.can_wake(key);

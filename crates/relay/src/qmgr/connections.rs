@@ -41,9 +41,10 @@ pub(super) enum Standing {
 impl Standing {
     pub(super) const ALL: [Self; 4] = [Self::Proven, Self::Configured, Self::New, Self::Failed];
 
-    /// If this many attempts to connect are running, another attempt to a destination with this standing must wait.
-    /// Running attempts to reach `Proven` destinations do not count, because such destinations usually answer soon.
-    /// Destinations that are less likely to answer have a lower limit, so that connections remain for the others.
+    /// Returns the number of running attempts to connect at which a further attempt, to a destination with this
+    /// standing, must wait. Running attempts to reach `Proven` destinations do not count, because such destinations
+    /// usually answer soon. Destinations that are less likely to answer have a lower limit, so that connections remain
+    /// for the other destinations.
     pub(super) fn trial_limit(self, limit: u32) -> u32 {
         match self {
             Self::Proven => limit,
@@ -56,7 +57,7 @@ impl Standing {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ConnectionAction {
     Open(ConnectionSlot),
-    /// Wake one of the destination's idle connections, so that its owner calls `take`.
+    /// Wake one of the destination's idle connections, so that the connection asks the queue for a message with `take`.
     Wake(DestinationId),
     Close(DestinationId),
 }
@@ -65,7 +66,7 @@ pub(crate) enum ConnectionAction {
 pub(crate) enum DisconnectReason {
     /// The connection had nothing more to do, or its session ended normally.
     Finished,
-    /// No session was established, or it ended before anything could be delivered.
+    /// No session was established that could take a message.
     Unreachable(DeliveryRefusal),
 }
 

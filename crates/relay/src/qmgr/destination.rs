@@ -5,9 +5,9 @@ use super::entries::EntryList;
 use super::entry::{EntryIndex, EntryState, NO_ENTRY, STATE_COUNT};
 use crate::message::envelope::DeliveryRefusal;
 
-/// Steepness of the curve by which the number of a destination's connections grows with its backlog. By KumoMTA's
-/// curve, `limit · (1 − e^(−0.023 · backlog))`, a single message gets one connection, 30 waiting messages get half of
-/// the limit, and 130 get 95 % of it.
+/// Steepness of the curve by which the number of a destination's connections grows with its backlog. The curve,
+/// `limit · (1 − e^(−0.023 · backlog))`, comes from KumoMTA. A single message gets one connection, 30 waiting messages
+/// get half of the limit, and 130 waiting messages get 95 % of it.
 const CONCURRENCY_GROWTH: f64 = 0.023;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,8 +38,8 @@ pub(super) struct DestinationQueue {
     pub(super) quitting: u32,
     /// Number of messages that each connection takes at a time.
     pub(super) batch_size: u32,
-    /// Number of messages taken since a connection was last opened. When it reaches `FAIR_SHARE_LIMIT`, the destination
-    /// may have to give up a connection.
+    /// Number of messages that the connections have taken since a connection was last opened. When it reaches
+    /// `FAIR_SHARE_LIMIT`, the destination may have to give up a connection.
     pub(super) served: u32,
     pub(super) origin: DestinationOrigin,
     pub(super) has_answered: bool,
@@ -48,27 +48,28 @@ pub(super) struct DestinationQueue {
     /// Set if a connection has asked for messages since the last failure, so the destination is
     /// reachable again.
     pub(super) has_connected: bool,
-    /// Number of successive messages that failed because of the session and not because of the
-    /// message. If it gets too high, the destination counts as unreachable.
+    /// Number of successive messages that failed because of the session and not because of the message. If it reaches
+    /// `MAX_FAILED_SESSIONS`, the destination counts as unreachable.
     pub(super) failed_sessions: u32,
     pub(super) backoff_until_ms: u64,
     pub(super) backoff_reason: Option<Arc<DeliveryRefusal>>,
     /// The destination's last refusal, or the reason why there was no reply.
     pub(super) refusal: Option<Arc<DeliveryRefusal>>,
     pub(super) message_bytes: u64,
-    /// Ready entry at which the search for messages to read from the spool goes on. Messages of earlier entries are in
-    /// memory or being read.
+    /// Ready entry at which the next search for messages to read from the spool begins. The messages of all earlier
+    /// entries are in memory or are being read.
     pub(super) next_unread: EntryIndex,
     pub(super) loading: u32,
     pub(super) listed: ListMembership,
 }
 
-/// Number of counters for which [`EntryAges`] keeps memory when its destination has no entries left.
+/// Number of counters for which [`EntryAges`] keeps memory when its destination has no entries left. More memory is
+/// freed, because a burst of mail may have needed much.
 const SPARE_SECONDS: usize = 64;
 
 /// Number of queue entries received in each second, in ascending order of the seconds. The first counter belongs to the
-/// oldest entry, so no scan over the entries is necessary. After a restart, older entries may be added after newer
-/// ones. Most mail is new and counted at the back, where no other counter has to be moved.
+/// oldest entry, so this entry's age is known without a scan over all entries. After a restart, older entries may be
+/// added after newer entries. But most mail is new, and is counted at the back, where no other counter has to be moved.
 #[derive(Default)]
 pub(super) struct EntryAges {
     seconds: VecDeque<(u64, u32)>,
@@ -165,8 +166,8 @@ impl DestinationQueue {
         is_possible && self.connections < limit && serving < max_serving && serving < self.wanted_connections(limit)
     }
 
-    /// Shares the text of a refusal with the previous entry, if that entry got the same refusal.
-    /// Thousands of entries with the same refusal then share one copy.
+    /// Returns a shared copy of a refusal. If the destination's previous refusal is the same, this is the copy of the
+    /// previous refusal, so that thousands of entries with the same refusal share one copy.
     pub(super) fn share_refusal(&mut self, refusal: DeliveryRefusal) -> Arc<DeliveryRefusal> {
         match &self.refusal {
             Some(last) if **last == refusal => last.clone(),

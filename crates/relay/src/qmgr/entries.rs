@@ -4,7 +4,8 @@ use std::ops::{Index as At, IndexMut};
 
 use super::entry::{EntryIndex, EntryLinks, EntryRefusals, ListKind, NO_ENTRY, QueueEntry};
 
-/// Number of queue entries per chunk of allocated memory. A table that grows in chunks never has to be copied.
+/// Number of queue entries in each separately allocated chunk of the table. The table grows by whole chunks, so its
+/// entries never have to be copied.
 const CHUNK_ENTRIES: usize = 1_024;
 
 pub(super) struct EntryTable<M> {
@@ -68,8 +69,8 @@ impl<M> EntryTable<M> {
     pub(super) fn free(&mut self, at: EntryIndex) {
         self.live -= 1;
         if self.live == 0 {
-            // Once no entry is left, free all memory but one chunk, so that normal traffic needs no
-            // new allocation.
+            // No entry is left, so free the memory. Keep one chunk, so that normal traffic does not
+            // need to allocate memory again.
             self.chunks.truncate(1);
             self.chunks.iter_mut().for_each(Vec::clear);
             self.free = NO_ENTRY;
@@ -82,8 +83,8 @@ impl<M> EntryTable<M> {
         self.free = at;
     }
 
-    /// Returns true if a slot holds an entry. An unused slot is marked by a link to itself as its predecessor, which no
-    /// entry has.
+    /// Returns true if a slot holds an entry. The previous-link of an unused slot leads to the slot itself, which never
+    /// happens in an entry.
     pub(super) fn is_live(&self, at: EntryIndex) -> bool {
         at < self.slot_count() && self[at].links[ListKind::State as usize].previous != at
     }

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::message::envelope::DeliveryRefusal;
 
-/// Number of a next hop, which is also its index in the queue's list of destinations. Another next
-/// hop may get the number once the queue reports the destination as idle.
+/// Number of a next hop, which is also its index in the queue's list of destinations. Once the queue reports the
+/// destination as idle, its number may be given to another next hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct DestinationId(pub(crate) u32);
 
@@ -27,7 +27,7 @@ impl fmt::Display for MessageId {
 pub(crate) const TRANSACTION_RECIPIENTS: usize = 100;
 
 /// Recipients of a queue entry or a delivery, as positions in the recipient list of the message's envelope. In most
-/// entries, the positions are consecutive, and a range needs no allocation.
+/// entries, the positions are consecutive, so that they can be stored as a range, which needs no allocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RecipientNumbers {
     Range { first: u16, count: u16 },
@@ -96,7 +96,7 @@ pub enum EntryState {
     InFlight,
     /// Waits until an operator releases it
     Held,
-    /// Settled; its sender is being notified.
+    /// Finished; its sender is being notified.
     #[serde(rename = "telling")]
     #[value(name = "telling")]
     AwaitingDsn,
@@ -144,7 +144,7 @@ pub(super) enum ListKind {
 /// Recipients of one message at one destination. Times in `_ms` are milliseconds of the queue's clock.
 pub(super) struct QueueEntry<M> {
     pub(super) links: [EntryLinks; 4],
-    /// Slots that contain the entry in two timer wheels: for its next attempt (index 0) and its age check (1).
+    /// Slots of two timer wheels that contain the entry: for its next attempt (index 0) and its age check (index 1).
     pub(super) slots: [u16; 2],
     pub(super) destination: DestinationId,
     pub(super) id: MessageId,
@@ -193,7 +193,7 @@ impl EntryRefusals {
         }
     }
 
-    /// Returns the refusal of the last refused recipient. Lists of the queue show it for the whole entry.
+    /// Returns the refusal of the last refused recipient. `mailrun queue list` shows it for the whole entry.
     pub(super) fn last(&self) -> Option<&Arc<DeliveryRefusal>> {
         match self {
             Self::Same(refusal) => Some(refusal),
@@ -252,8 +252,8 @@ mod tests {
 
     #[test]
     fn an_entry_is_small() {
-        // A queue may hold many entries, so each must take well below 250 bytes in total. Besides the size checked
-        // here, an entry takes up to 36 bytes in the index of message ids.
+        // A queue may hold many entries, so each of them must need well below 250 bytes in total. In addition to the
+        // size that is checked here, an entry needs up to 36 bytes in the index of message ids.
         let size = std::mem::size_of::<QueueEntry<Arc<[u8]>>>();
         assert!(size <= 152, "{size}");
     }

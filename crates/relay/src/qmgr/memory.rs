@@ -5,9 +5,9 @@
 //! healthy destinations is therefore hardly ever read from disk. A destination keeps only as many messages in memory as
 //! its connections can send while the next ones are read, because more would only enlarge the process.
 //!
-//! Messages that were dropped from memory are read again before their turn, in the order of the log. If an entry is
-//! deferred or held, or its destination is unreachable, its message is not in memory. If several entries share a
-//! message, each of them counts its full size, so the actual use never exceeds the count.
+//! Messages that were dropped from memory are read from the spool before their turn, in the order of the spool's log.
+//! If an entry is deferred or held, or its destination is unreachable, its message is not in memory. If several entries
+//! share a message, each of them counts its full size, so the actual use never exceeds the count.
 use std::time::Duration;
 
 use super::commands::OperatorCommand;
@@ -23,8 +23,8 @@ const MAX_LOADING: u32 = 64;
 const MAX_DESTINATION_BYTES: u64 = 12 << 20;
 
 impl<M: Clone> MailQueue<M> {
-    /// Adds to `ids` the messages that must be read next, in the order of the log. For each of them, the caller must
-    /// then call `loaded`, or `hold_unreadable` if it cannot be read.
+    /// Adds to `ids` the messages that must be read from the spool next, in the order of the spool's log. For each of
+    /// these messages, the caller must then call `loaded`, or `hold_unreadable` if the message cannot be read.
     pub(crate) fn messages_to_read(&mut self, ids: &mut Vec<MessageId>) {
         let from = ids.len();
         while let Some(destination) = self.memory.unread.pop_front() {
@@ -49,8 +49,8 @@ impl<M: Clone> MailQueue<M> {
         }
     }
 
-    /// Holds a message that cannot be read, so that an operator notices it and no other message
-    /// waits for it.
+    /// Holds a message that cannot be read from the spool. An operator can then notice it, and no other message waits
+    /// behind it.
     pub(crate) fn hold_unreadable(&mut self, id: MessageId, now: Duration) -> Option<Actions> {
         self.apply_command(OperatorCommand::Hold, id, now)
     }
@@ -105,7 +105,8 @@ impl<M: Clone> MailQueue<M> {
         self.destination(destination).message_bytes += bytes;
     }
 
-    /// Removes an entry's message from memory, unless a delivery agent has it, and no longer counts its size.
+    /// Removes an entry's message from memory, and no longer counts its size. If a delivery agent has the message, it
+    /// keeps it.
     pub(super) fn drop_message(&mut self, at: EntryIndex) {
         let entry = &mut self.entries[at];
         entry.message = None;

@@ -1,5 +1,5 @@
-//! The queue of one worker, which decides which message is delivered next. It uses no clock, socket
-//! or file itself: its driver passes in the time and performs the actions.
+//! The queue of one worker, which decides which message is delivered next. The queue itself uses no clock, socket or
+//! file: its driver, the worker, passes in the time and performs the actions that the queue requests.
 //!
 //! ```text
 //!  put ──▶ destination 1: ready ▸▸▸▸   slots ●●●    take ──▶ DeliveryRequest ──▶ finish_delivery ──▶ Actions: notes,

@@ -1,6 +1,6 @@
 //! Tests the queue against a simple model, a map from each message to the state of its recipients. Random operations
-//! are applied to both, and the counts are compared after each operation. At the end, everything is delivered and no
-//! message may be missing.
+//! are applied to both, and the counts are compared after each operation. At the end, all destinations accept
+//! everything, and no message may be missing.
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -391,7 +391,7 @@ impl QueueModel {
         }
     }
 
-    /// Applies the queue's actions to the model. In the relay, the driver performs them in the spool.
+    /// Applies the queue's actions to the model. In the relay, the worker records them in the spool instead.
     fn apply_actions(&mut self, actions: Actions) {
         let message = self.messages.get_mut(&actions.id.0).unwrap();
         assert!(!message.done, "nothing follows after `done`");
@@ -418,8 +418,8 @@ impl QueueModel {
         }
         if actions.done {
             message.done = true;
-            // When a message is finished, the queue need not report what became of each recipient, because the spool
-            // removes the whole message. So mark all its recipients as settled here.
+            // When a message is finished, the queue need not report the fate of each recipient, because the spool
+            // removes the whole message. Therefore, mark all its recipients as settled here.
             for recipient in &mut message.recipients {
                 assert!(!recipient.in_flight && !recipient.dsn_pending, "done before its time");
                 assert!(
@@ -497,8 +497,8 @@ impl QueueModel {
                     while !self.connections[at].requests.is_empty() {
                         self.answer_at(at, 0);
                     }
-                    // The loop runs backwards, because `take_at` may remove the connection from the list, if the queue
-                    // tells the connection to close.
+                    // If the queue tells the connection to close, `take_at` removes it from the list. This is why the
+                    // loop runs backwards.
                     self.take_at(at);
                 }
                 while !self.pending_dsns.is_empty() {

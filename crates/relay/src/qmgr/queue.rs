@@ -24,7 +24,7 @@ pub(crate) struct Options {
     /// Maximum number of bytes of messages in memory. Other messages are read from the spool when
     /// their turn comes.
     pub(crate) message_bytes: u64,
-    /// Seed of the random factor that spreads the delays between attempts.
+    /// Seed of the random factors by which the delays between attempts are multiplied.
     pub(crate) seed: u64,
     /// Unix time at which the queue's clock (`now`) is zero.
     pub(crate) origin_unix: Duration,
@@ -44,8 +44,8 @@ impl Default for Options {
     }
 }
 
-/// One message with the recipients that share a destination. `progress` is the default for new mail, and comes from the
-/// spool after a restart. `M` is the message in memory with its envelope, and should be cheap to clone.
+/// One message with those of its recipients that share a destination. For new mail, `progress` has its default. After a
+/// restart, it comes from the spool. `M` is the message in memory with its envelope, and should be cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct NewEntry<M> {
     pub(crate) id: MessageId,
@@ -72,7 +72,7 @@ impl MessageKind {
     }
 }
 
-/// What had become of an entry before a restart, from the recipients' notes in the spool (`RecipientProgress`).
+/// Progress of an entry before a restart, read from the notes about its recipients in the spool (`RecipientProgress`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct EntryProgress {
     pub(crate) attempts: u32,
@@ -129,8 +129,8 @@ pub(crate) struct MailQueue<M> {
 
 impl<M: Clone> MailQueue<M> {
     pub(crate) fn new(options: Options, now: Duration) -> Self {
-        // A timer fires up to one grain late. A grain is 1/16 of the first wait, which therefore becomes hardly longer.
-        // The longest grain is one second, because later waits are longer and need no more precision than that.
+        // A timer fires up to one grain late. A grain is 1/16 of the first wait, so that even this wait becomes hardly
+        // longer. A grain is at most one second, because later waits are longer and need no more precision than that.
         let grain_ms = (millis(options.schedule.backoff.initial) / 16).clamp(1, 1_000);
         Self {
             connections: ConnectionLists::default(),
@@ -223,8 +223,8 @@ impl<M: Clone> MailQueue<M> {
         at
     }
 
-    /// Returns the latest refusal of each recipient of an entry. To save memory, equal refusals share one copy of their
-    /// text.
+    /// Converts the refusals of an entry's recipients to the form in which the entry stores them. To save memory, equal
+    /// refusals share one copy.
     pub(super) fn share_refusals(
         &mut self,
         key: DestinationId,
@@ -288,8 +288,8 @@ impl<M: Clone> MailQueue<M> {
     pub(crate) fn forget_destination(&mut self, key: DestinationId) {
         if let Some(destination) = self.destinations.get_mut(key.0 as usize) {
             debug_assert!(destination.all.is_empty() && destination.connections == 0);
-            // Lists, such as the list of destinations without a connection, may still contain this number. That is
-            // safe, because the queue checks a destination again when it takes its number from a list.
+            // This number may still be in a list, such as the list of destinations without a connection. That is safe,
+            // because the queue checks a destination again when it takes the destination's number from a list.
             *destination = DestinationQueue { listed: destination.listed, ..DestinationQueue::new() };
         }
     }
@@ -300,8 +300,8 @@ impl<M: Clone> MailQueue<M> {
         self.destination(key).concurrency_limit = Some(limit.max(1));
     }
 
-    /// Sets whether a destination is local, configured, or a domain that any sender can choose. Attempts to connect to
-    /// such domains may use fewer connections. A destination whose origin was never set counts as local.
+    /// Sets whether a destination is local, configured, or a domain that any sender can choose. Attempts to reach such
+    /// domains may use only a part of the connections. A destination whose origin was never set counts as local.
     pub(crate) fn set_origin(&mut self, key: DestinationId, origin: DestinationOrigin) {
         self.add_destination(key);
         self.destination(key).origin = origin;

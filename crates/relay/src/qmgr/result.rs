@@ -19,7 +19,8 @@ pub(crate) enum DeliveryResult {
     /// did not answer for the last recipients.
     Each(Vec<RecipientStatus>),
     /// Each recipient has a status, in the order of the request. Unlike with `Each`, at least one reply was about the
-    /// session, such as 421, so deferred recipients are tried again at once in another session.
+    /// session, such as 421. Deferred recipients are therefore tried again at once in another session. After a second
+    /// such result in a row, they wait as usual.
     SessionFault(Vec<RecipientStatus>),
     /// The session was lost after the final dot. The message may have been delivered, but is tried
     /// again, because a duplicate is better than a loss (RFC 5321 §4.5.4.1).
@@ -39,8 +40,8 @@ pub(crate) enum RecipientStatus {
     Deferred(DeliveryRefusal),
 }
 
-/// The actions that the driver must perform, in this order: write `facts` with `Spool::note`, store the DSN in the
-/// spool and then call `dsn_stored`, and call `Spool::done` if `done` is set.
+/// The actions that the worker must perform for the queue, in this order: write `facts` with `Spool::note`, store the
+/// DSN in the spool and then call `dsn_stored`, and call `Spool::done` if `done` is set.
 #[must_use = "what is not written down is done again after a restart"]
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Actions {
@@ -63,8 +64,8 @@ pub(crate) enum DsnEvent {
         /// between two attempts, or if their fate was decided before a restart.
         attempted_unix_s: Option<u64>,
     },
-    /// These recipients have waited so long that a delay notice is due. Each is listed with the reason for its delay.
-    /// The caller must call `delay_dsn_stored` when the DSN is stored, or if the sender wants none. Otherwise the
+    /// These recipients have waited so long that a delay notice is due. Each is listed with the reason for the delay.
+    /// The caller must call `delay_dsn_stored` when the DSN is stored, or if the sender wants no DSN. Otherwise, the
     /// notice is due again after a restart.
     Delayed { recipients: Vec<(u16, Option<Arc<DeliveryRefusal>>)>, expires_unix_s: u64 },
 }
@@ -83,8 +84,9 @@ enum NextTry {
     Scheduled,
 }
 
-/// A message that this many connections in a row have returned unsent is deferred, as after a failed attempt. Without a
-/// limit, a message that makes servers end their sessions would stay at the head of its list forever.
+/// If this many connections in a row have returned a message unsent, the message is deferred, as after a failed
+/// attempt. Without a limit, a message that makes servers end their sessions would stay at the head of its list
+/// forever.
 const MAX_UNSENT_TRIES: u8 = 3;
 
 impl<M: Clone> MailQueue<M> {
@@ -221,8 +223,8 @@ impl<M: Clone> MailQueue<M> {
         entry.attempts = entry.attempts.saturating_add(u32::from(next_try == NextTry::Scheduled));
         let attempts = entry.attempts;
         let is_held = std::mem::take(&mut entry.flags.hold_requested);
-        // Derive the random factor from message and destination, so that entries of one message
-        // that fail together are retried at different times.
+        // Derive the random part of the wait from message and destination, so that entries of one
+        // message that fail together are retried at different times.
         let subject = id.0 ^ u64::from(destination.0).rotate_left(32);
         let due_ms = match next_try {
             NextTry::Now => now_ms,
@@ -278,7 +280,7 @@ impl<M: Clone> MailQueue<M> {
     pub(super) fn settle_all(&mut self, at: EntryIndex, fate: RecipientFate) -> Actions {
         let id = self.entries[at].id;
         let is_last = self.messages.get(&id) == Some(&at) && self.entries.next(at, ListKind::Message) == NO_ENTRY;
-        // With the last entry of a message, the spool removes the whole message, so what became of its recipients need
+        // After the last entry of a message, the spool removes the whole message, so the fate of the recipients need
         // not be recorded. Most messages have a single entry, so usually no list is allocated.
         let facts = if is_last {
             Vec::new()
@@ -319,9 +321,9 @@ impl<M: Clone> MailQueue<M> {
         Actions { id, facts, dsn: None, done }
     }
 
-    /// Handles recipients about whom nobody can be notified, for example because the envelope is unreadable. Failed
-    /// recipients are held and do not expire, until an operator releases or removes them. Delivered recipients are
-    /// finished.
+    /// Handles recipients about whom nobody can be notified, for example because the envelope is unreadable. Recipients
+    /// to whom delivery has failed are held and do not expire, until an operator releases or removes them. Recipients
+    /// who got the message are finished.
     pub(crate) fn dsn_failed(&mut self, pending: PendingDsn, fates: &[(u16, RecipientFate)]) -> Actions {
         let numbers = |has_failed: bool| -> Vec<u16> {
             fates.iter().filter(|(_, fate)| fate.is_failure() == has_failed).map(|(number, _)| *number).collect()
@@ -376,8 +378,9 @@ impl<M: Clone> MailQueue<M> {
         Actions { id: entry.id, facts: Vec::new(), dsn: Some(dsn), done: false }
     }
 
-    /// Returns a note that a delay notice is stored or unwanted. Without the note, the notice would be due again after
-    /// a restart. Returns `None` if the message has left the queue, because the note is then useless.
+    /// Returns the actions that record in the spool that a delay notice is stored or unwanted. Without this record, the
+    /// notice would be due again after a restart. Returns `None` if the message has left the queue, because the record
+    /// is then useless.
     pub(crate) fn delay_dsn_stored(&self, id: MessageId, recipients: Vec<u16>) -> Option<Actions> {
         let facts = vec![Fact::DelayDsnStored { recipients }];
         self.messages.contains_key(&id).then_some(Actions { id, facts, dsn: None, done: false })

@@ -1,12 +1,12 @@
-//! Delays between attempts. Each delay is twice the last one, up to a maximum. A random spread
-//! ensures that messages which failed together are not retried together.
+//! Delays between attempts to deliver a message or to reach a destination. Each delay is twice the one before, up to a
+//! maximum. It is multiplied by a random factor, so that messages that failed together are not retried together.
 use mailrun_measurement::seeded::splitmix64;
 use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Backoff {
     pub(crate) initial: Duration,
-    /// Maximum wait, which the random spread may still lengthen by a quarter.
+    /// Maximum wait, before the random factor lengthens it by up to a quarter.
     pub(crate) max: Duration,
 }
 
@@ -33,8 +33,8 @@ impl Backoff {
         let plain = self.initial.saturating_mul(1 << doublings).min(self.max.max(self.initial));
         let draw = splitmix64(seed ^ splitmix64(subject ^ splitmix64(u64::from(attempt))));
         let spread = plain / 2;
-        // `share` has 16 random bits, so `spread / 65_536 * share` is less than `spread` and cannot overflow. 16 bits
-        // are precise enough.
+        // `share` is a random number of 16 bits, which is precise enough. `spread / 65_536 * share` is therefore less
+        // than `spread` and cannot overflow.
         let share = u32::from((draw >> 48) as u16);
         (plain - plain / 4).saturating_add(spread / 65_536 * share)
     }
@@ -85,7 +85,8 @@ mod tests {
     fn a_hop_is_looked_after_more_often_than_a_message() {
         let milliseconds = Duration::from_millis;
         let rows = [
-            // In ms: the waits of a message (first, longest), and the destination's waits that are derived from them.
+            // Each row has the first and the longest wait of a message, and then the first and the longest wait of the
+            // destination, which are derived from them. All are in milliseconds.
             ([300_000, 4_000_000], [5_000, 666_666]),
             ([300_000, 3_600_000], [5_000, 600_000]),
             ([30_000, 60_000], [1_000, 10_000]),

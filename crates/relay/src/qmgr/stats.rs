@@ -12,13 +12,13 @@ pub(crate) struct DestinationStats {
     pub(crate) deferred: u32,
     pub(crate) in_flight: u32,
     pub(crate) held: u32,
-    /// Number of entries whose delivery has ended, but whose DSN is not stored yet.
+    /// Number of queue entries whose delivery has ended, but whose DSN is not stored yet.
     pub(crate) awaiting_dsn: u32,
     pub(crate) connections: u32,
     pub(crate) idle: u32,
     pub(crate) oldest_unix_s: Option<u64>,
-    /// Time of the queue's clock before which no connection is tried. If it is in the past, the
-    /// destination is not in backoff.
+    /// Time, by the queue's clock, until which the relay opens no connection to the destination. If this time is in the
+    /// past, the destination is not in backoff.
     pub(crate) backoff_until: Duration,
     pub(crate) refusal: Option<Arc<DeliveryRefusal>>,
 }
@@ -28,7 +28,7 @@ pub(crate) struct QueueTotals {
     pub(crate) messages: usize,
     pub(crate) entries: usize,
     pub(crate) connections: u32,
-    /// Number of bytes of messages in memory, including messages that are being read.
+    /// Total size, in bytes, of the messages in memory, including messages that are still being read from the spool.
     pub(crate) message_bytes: u64,
 }
 
@@ -40,11 +40,12 @@ pub(crate) struct ListedEntry {
     pub(crate) state: EntryState,
     pub(crate) attempts: u32,
     pub(crate) received_unix_s: u64,
-    /// Unix time, in seconds, of the entry's next attempt, or of the end of its destination's backoff.
+    /// Unix time, in seconds, of the entry's next attempt, or of the end of its destination's backoff. `None` if the
+    /// entry waits for neither.
     pub(crate) next_unix_s: Option<u64>,
     pub(crate) expires_unix_s: u64,
-    /// Reason why the entry has not been delivered: the reason of its destination's backoff, or
-    /// else its own last refusal.
+    /// Reason why the entry has not been delivered: the reason for its destination's backoff or, if there is no
+    /// backoff, the last refusal of the entry itself.
     pub(crate) refusal: Option<Arc<DeliveryRefusal>>,
     pub(crate) is_in_backoff: bool,
 }
@@ -86,8 +87,8 @@ impl<M: Clone> MailQueue<M> {
     }
 
     /// Returns one page of the list of queue entries. The page covers at most `limit` slots of the entry table,
-    /// beginning with slot `from`. In this way, a list of a million entries is shown in many short calls, without a
-    /// lock. Entries that come or go between two calls may be missing or appear twice.
+    /// beginning with slot `from`. A list of a million entries therefore takes many short calls, and the queue is not
+    /// locked between them. Entries that come or go between two calls may be missing or appear twice.
     pub(crate) fn page(&self, from: u32, limit: u32, now: Duration) -> EntryPage {
         let end = from.saturating_add(limit.max(1)).min(self.entries.slot_count());
         let live = (from..end).filter(|at| self.entries.is_live(*at));

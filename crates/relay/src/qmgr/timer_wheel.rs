@@ -1,16 +1,18 @@
-//! A timer wheel within the table of entries. Adding and removing a timer takes constant time. A
-//! timer never fires early, and at most one grain late. A grain is the time that one slot covers.
+//! A timer wheel for queue entries. Adding and removing a timer takes constant time, because each slot is a list that
+//! is linked through the entries themselves. A grain is the time that one slot covers. A timer fires at most one grain
+//! late. It fires early only if it is due later than one turn of the wheel.
 //!
 //! ```text
 //! slot   … 17   18   19   20 …        an entry due at 18.3 grains is in slot 19,
 //!                ▲ current            and comes out when slot 19 is reached
 //! ```
-//! An entry that is due later than one turn of the wheel waits in the last slot. When that slot is
-//! reached, the caller inserts the entry again.
+//! An entry that is due later than one turn of the wheel waits in the last slot. When that slot is reached, the entry
+//! comes out early, and the caller inserts it again.
 use super::entries::{EntryList, EntryTable};
 use super::entry::{EntryIndex, ListKind};
 
-/// If a slot covers a second, a turn of the wheel takes 68 minutes, which is longer than most waits.
+/// If a slot covers a second, a turn of the wheel takes 68 minutes. Most entries are due earlier, so they are inserted
+/// only once.
 const SLOT_COUNT: u64 = 4_096;
 const WORD_BITS: u64 = 64;
 
@@ -25,7 +27,7 @@ pub(super) struct TimerWheel {
 
 impl TimerWheel {
     /// Creates an empty wheel whose current slot is the slot of `now_ms`. If the wheel began at time 0, `pop` would
-    /// have to catch up with all turns since then, and in each turn return entries that are not due.
+    /// first have to catch up with all turns since then, and would return each entry early in each of these turns.
     pub(super) fn new(grain_ms: u64, kind: ListKind, now_ms: u64) -> Self {
         let slots = vec![EntryList::EMPTY; SLOT_COUNT as usize];
         let grain_ms = grain_ms.max(1);
@@ -56,7 +58,7 @@ impl TimerWheel {
     }
 
     /// Removes the next entry whose slot has been reached. The caller must insert the entry again if it is not due yet.
-    /// An entry comes too early if it was inserted more than one turn of the wheel before it is due.
+    /// This happens if the entry was inserted more than one turn of the wheel before it is due.
     pub(super) fn pop<M>(&mut self, entries: &mut EntryTable<M>, now_ms: u64) -> Option<EntryIndex> {
         let reached = now_ms / self.grain_ms;
         match self.next_grain() {
@@ -73,7 +75,7 @@ impl TimerWheel {
         }
     }
 
-    /// Returns the time from which on `pop` returns the next entry, or `None` if the wheel is empty.
+    /// Returns the earliest time at which `pop` returns an entry, or `None` if the wheel is empty.
     pub(super) fn deadline_ms(&self) -> Option<u64> {
         self.next_grain().map(|grain| grain * self.grain_ms)
     }
@@ -81,8 +83,8 @@ impl TimerWheel {
     fn next_grain(&self) -> Option<u64> {
         let start = self.current_grain % SLOT_COUNT;
         let words = SLOT_COUNT / WORD_BITS;
-        // Each word of `occupied` has the bits of 64 slots. The search makes one turn, so the word of the current slot
-        // comes twice: first for this slot and later ones, and last for earlier slots, which end the turn.
+        // Each word of `occupied` has the bits of 64 slots. The search makes one turn of the wheel and reads the word
+        // of the current slot twice: first for the current slot and later ones, and at the end for the earlier slots.
         (0..=words).find_map(|step| {
             let word = (start / WORD_BITS + step) % words;
             let mask = match step {

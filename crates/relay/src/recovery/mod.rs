@@ -1,4 +1,5 @@
-//! Queues the messages that a former run left in the spool, with their progress, after the relay has restarted.
+//! Queues the messages that a former run left in the spool, after the relay has restarted. Each message keeps its
+//! progress, such as the number of attempts.
 mod redirect;
 
 use super::fault_log::LOG_TARGET;
@@ -16,14 +17,14 @@ use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
-/// Number of messages that a worker queues before its sessions get a turn.
+/// Number of messages that a worker queues before it lets its sessions continue.
 const BATCH_MESSAGES: usize = 500;
 
 /// Maximum number of log lines about damage for each log level. More lines would tell an operator nothing new.
 const MAX_DAMAGE_LINES: usize = 200;
 
-/// Logs each damaged place, with its position and what it loses. Damage that loses nothing, or that
-/// an earlier start has logged, is logged as information and not as a warning.
+/// Logs each damaged place of the spool, with its position and what is lost there. The line is a warning, or only
+/// information if nothing is lost or if an earlier start has already logged the damage.
 pub(crate) fn log_damage(damage: &[Damage], directory: &std::path::Path) {
     let is_new = |one: &&Damage| one.cost != Cost::Nothing && !one.is_known;
     let (new, other): (Vec<&Damage>, Vec<&Damage>) = damage.iter().partition(is_new);
@@ -68,8 +69,8 @@ pub(crate) async fn requeue(worker: Rc<RelayWorker>) {
     }
 }
 
-/// Queues one message of the former run. If that panics, the message stays in the spool, and the
-/// other messages are still queued.
+/// Queues one message of the former run. If this code panics, the message stays in the spool until the next start, and
+/// the other messages are still queued.
 fn requeue_catching_panic(worker: &Rc<RelayWorker>, left: &RecoveredMessage, redirects: &mut Vec<Redirect>) {
     let resumed = catch_unwind(AssertUnwindSafe(|| requeue_message(worker, left, redirects)));
     if resumed.is_err() {
@@ -95,19 +96,19 @@ fn requeue_message(worker: &Rc<RelayWorker>, left: &RecoveredMessage, redirects:
     worker.context.counters.recovered.add(1);
     let queued = requeue_recipients(worker, left, &envelope, &progress, redirects);
     let owed = requeue_dsns(worker, left, &envelope, &progress);
-    // The message was finished, but a crash lost the mark that says so, so write the mark again.
+    // If nothing is left to do, a crash has lost the mark that the message is finished, so write the mark again.
     if queued == RequeueResult::Nothing && !owed {
         worker.context.spool.done(left.id);
     }
 }
 
-/// Recipients that become one entry of the queue, because they have the same destination and the same
-/// progress. Their refusals may differ.
+/// Recipients of a message, in groups that each become one entry of the queue. The recipients of a group have the same
+/// destination and the same progress, but their refusals may differ.
 #[derive(Default)]
 struct RecipientGroups(HashMap<GroupKey, (Vec<u16>, EntryProgress)>);
 
-/// Values that all recipients of one queue entry share: destination, number of attempts, time of the next attempt,
-/// whether the delay was reported, and whether there is a refusal.
+/// Values that all recipients of one queue entry share: destination, number of attempts, Unix time of the next attempt,
+/// whether a DSN about the delay was stored, and whether there is a refusal.
 type GroupKey = (DestinationId, u32, u64, bool, bool);
 
 impl RecipientGroups {
@@ -168,8 +169,8 @@ fn requeue_recipients(
     queued
 }
 
-/// Prepares a new message for a recipient whose mailbox has become an alias. The old recipient is
-/// finished only after the message to the members of the alias is stored.
+/// Prepares the redirection of a recipient whose mailbox has become an alias. The recipient stays in the queue until a
+/// new message to the members of the alias is stored.
 fn redirect_of(
     worker: &Rc<RelayWorker>,
     left: &RecoveredMessage,
@@ -178,8 +179,8 @@ fn redirect_of(
     members: Vec<(Box<str>, NextHop)>,
     is_held: bool,
 ) -> Redirect {
-    // The old recipient stays queued until the new message to the alias's members is stored. Its destination is the
-    // domain `invalid`, so that nothing can be sent to its address meanwhile.
+    // Keep the old recipient in the queue until the new message to the alias's members is stored. Use the domain
+    // `invalid` as its destination, so that nothing can be sent to its address meanwhile.
     let destination = worker.destination_id(&NextHop::unroutable());
     // If the message cannot be read, `redirect` passes this fate to `dsn_failed`, which holds failed recipients and
     // finishes all others. The fate must therefore be a failure, such as `Expired`, although nothing has expired.
@@ -230,8 +231,8 @@ fn new_entry(
     }
 }
 
-/// Routes a recipient by the current configuration. Access was checked when the message came in,
-/// and is not checked again.
+/// Routes a recipient by the current configuration. Does not check again whether the client may send to this recipient,
+/// because this was checked when the message came in.
 fn reroute(worker: &RelayWorker, envelope: &MessageEnvelope, number: usize) -> ResolvedRoute {
     let sender = Path::mailbox(&envelope.sender);
     let address = Path::mailbox(&envelope.recipients[number].address);

@@ -13,7 +13,7 @@ use mailrun_spool::Stored;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Maximum number of messages that are redirected at the same time, because each of them is in memory.
+/// Maximum number of messages that are redirected at the same time. All of them are in memory together.
 const MAX_CONCURRENT: usize = 16;
 
 pub(crate) struct Redirect {
@@ -22,8 +22,8 @@ pub(crate) struct Redirect {
     pub(crate) recipient: u16,
     pub(crate) members: Vec<(Box<str>, NextHop)>,
     pub(crate) is_held: bool,
-    /// Placeholder for a DSN, which is never sent. While it is pending, the original message stays in the spool. When
-    /// the new message is stored, `dsn_stored` removes the placeholder from the queue.
+    /// A pending DSN that is never sent. It only keeps the original message in the spool. When the new message is
+    /// stored, `dsn_stored` removes this DSN from the queue.
     pub(crate) dsn: DsnEvent,
 }
 
@@ -51,7 +51,7 @@ async fn redirect(worker: &Rc<RelayWorker>, redirect: Redirect) {
         "a recipient is now an alias; its mail goes to the members"
     );
     worker.enqueue(&stored, &message, groups);
-    // The new message takes over a recipient of the old one, so hold it as well if an operator holds the old one.
+    // If an operator holds the old message, hold the new message as well, because it takes over the recipient.
     if is_held {
         let id = MessageId(stored.id().0);
         let actions = worker.queue.borrow_mut().apply_command(OperatorCommand::Hold, id, clock::now());
@@ -67,8 +67,8 @@ async fn redirect(worker: &Rc<RelayWorker>, redirect: Redirect) {
     worker.apply_actions(actions, None);
 }
 
-/// Returns the message with the members of the alias as its recipients, and their next hops. The
-/// members inherit the NOTIFY parameter of the replaced recipient.
+/// Returns a copy of the message whose recipients are the members of the alias, and the members grouped by next hop.
+/// The members inherit the NOTIFY parameter of the recipient that they replace.
 fn with_members(
     worker: &RelayWorker,
     message: &Message,
@@ -86,8 +86,8 @@ fn with_members(
     Some((Message { envelope: Arc::new(envelope), ..message.clone() }, groups))
 }
 
-/// Stores the message, and waits for room if necessary. Returns `None` if the spool has failed. The
-/// next start then finds the original message again.
+/// Stores the message, and waits for room in the spool if necessary. Returns `None` if the spool has failed. In that
+/// case, the next start finds the original message again.
 async fn store(worker: &RelayWorker, id: MessageId, message: &Message) -> Option<Stored> {
     let stored = store_from_reserve(&worker.context.spool, message.to_spool().ok()?).await;
     let log = |error: &mailrun_spool::Error| {

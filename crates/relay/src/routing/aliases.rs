@@ -19,13 +19,14 @@ use std::fmt;
 
 pub(crate) const MAX_FILE_BYTES: usize = 64 << 20;
 const MAX_ALIASES: usize = 1_000_000;
-/// Maximum number of recipients of an alias. Most servers accept this many per transaction,
-/// although RFC 5321 §4.5.3.1.8 requires only 100.
+/// Maximum number of recipients of an alias. Most servers accept this many recipients per transaction, although RFC
+/// 5321 §4.5.3.1.8 requires only 100.
 const MAX_EXPANSION: usize = 1000;
 /// Maximum length of a chain of aliases, in which each alias is a target of the alias before.
 const MAX_DEPTH: usize = 50;
 const MAX_ERRORS: usize = 20;
-/// Separates name and domain in a key of the table. No address contains this character, so all keys are different.
+/// Separates name and domain in a key of the table. No address contains this character, so a key with a domain is never
+/// equal to a key without one.
 const KEY_SEPARATOR: char = '\0';
 
 /// A mistake in the alias file. Line and column count from 1, and columns are in characters.
@@ -68,8 +69,8 @@ pub(crate) struct Aliases {
 #[derive(Clone, Debug)]
 enum UnresolvedTarget {
     Discard,
-    /// The target is the alias with this index in `Aliases::targets`. If a target of that alias has no domain, it is in
-    /// the domain of the second field or, for `None`, in the recipient's domain.
+    /// Another alias: its index in `Aliases::targets`, and the domain for its targets that are written without a
+    /// domain. If this domain is `None`, these targets are in the recipient's domain.
     Alias(usize, Option<Domain<'static>>),
     /// A mailbox in the given domain, or in the recipient's domain if there is none.
     Mailbox(Box<str>, Option<Domain<'static>>),
@@ -128,7 +129,7 @@ impl Aliases {
 
 impl UnresolvedTarget {
     /// Returns the mailbox or remote address that the target stands for. A mailbox without a domain is in `domain`. If
-    /// the target is itself an alias, the caller must resolve the targets of that alias instead.
+    /// the target is itself an alias, the caller must resolve the targets of that alias instead of calling this.
     fn resolve(&self, domain: &Domain<'_>) -> AliasTarget {
         match self {
             Self::Discard | Self::Alias(..) => AliasTarget::Discard,
@@ -262,8 +263,8 @@ impl<'a> AliasParser<'a> {
                 Err(mistake) => mistakes.push(mistake),
             }
         }
-        // `ExpansionCheck` follows aliases by their index in `targets`. An alias with a mistake is missing there, so
-        // all later indexes would be wrong. Look for loops and long expansions only if there was no mistake.
+        // Look for loops and long expansions only if there was no mistake. `ExpansionCheck` follows aliases by their
+        // index in `targets`, where an alias with a mistake is missing, so all later indexes would be wrong.
         if mistakes.is_empty() {
             mistakes.extend(ExpansionCheck::of(&targets).into_error(&self.entries));
         }
@@ -324,8 +325,8 @@ fn invalid_target(text: &str) -> String {
     format!("{text:?} is not a valid target; use something like ann, ann@example.com or a dot")
 }
 
-/// Finds the positions of a character outside of quotes and brackets. For example, a comma in a
-/// quoted local part and a colon in `[IPv6:::1]` do not count.
+/// Finds the positions at which a character occurs outside of quotes and brackets. For example, a comma in a quoted
+/// local part and a colon in `[IPv6:::1]` do not count.
 fn find_unquoted(line: &str, wanted: char) -> impl Iterator<Item = usize> {
     let mut quoted = false;
     let mut escaped = false;
@@ -362,10 +363,11 @@ fn split_targets(line: &str, from: usize, number: usize) -> Vec<AliasToken<'_>> 
     words
 }
 
-/// Counts the recipients of each alias, and finds loops. The search does not recurse, because a
-/// file may chain a million aliases.
+/// Counts the recipients of each alias, and finds loops. The search is not recursive, because a chain of a million
+/// aliases would overflow the stack.
 struct ExpansionCheck {
-    /// For each alias that was measured, the number of its recipients and the length of its longest chain of aliases.
+    /// For each alias, the number of its recipients and the length of its longest chain of aliases, or `None` until
+    /// both are known.
     done: Vec<Option<(usize, usize)>>,
     error: Option<ExpansionError>,
 }
@@ -388,8 +390,8 @@ impl ExpansionCheck {
         search
     }
 
-    /// Counts the recipients of an alias. First counts the recipients of its targets that are aliases, because the
-    /// result includes them.
+    /// Counts the recipients of an alias. If some of its targets are aliases, counts the recipients of these first,
+    /// because the result includes them.
     fn visit(&mut self, first: usize, targets: &[Box<[UnresolvedTarget]>]) {
         let mut path = vec![(first, 0)];
         let mut is_open = HashSet::from([first]);

@@ -38,7 +38,7 @@ pub(crate) enum Access {
 pub(crate) enum ResolvedRoute {
     /// The mail goes to this next hop, with the original address.
     Direct(NextHop),
-    /// The recipient is an alias, and these recipients replace it. There is at least one of them.
+    /// The recipient is an alias. One or more addresses replace it, each with its next hop.
     Alias(Vec<(Box<str>, NextHop)>),
 }
 
@@ -144,7 +144,7 @@ pub(crate) fn is_domain(text: &str) -> bool {
 #[derive(Debug, Default)]
 pub(crate) struct LocalDomains {
     pub(crate) domains: HashSet<Domain<'static>>,
-    /// The first of the domains, which is used for a bare `Postmaster`.
+    /// The first of the local domains. Mail to `Postmaster` without a domain goes to the postmaster of this domain.
     pub(crate) primary_domain: Option<Domain<'static>>,
     pub(crate) aliases: Aliases,
     /// Names of the mailboxes in lower case, or `None` if the next hop decides which mailboxes exist.
@@ -189,8 +189,8 @@ pub(crate) struct RouteIndex {
 }
 
 impl RouteIndex {
-    /// Adds the configuration's route with this number. Earlier routes take precedence. If an earlier route already
-    /// covers a domain of the new one, returns the domain and the number of the earlier route.
+    /// Adds the route with this number in the configuration. Earlier routes take precedence. If an earlier route
+    /// already covers a domain of the new route, returns the domain and the number of the earlier route.
     pub(crate) fn add(&mut self, number: usize, route: &Route) -> Option<(DomainPattern, usize)> {
         let mut shadow = None;
         let mut add = |domains: &mut DomainIndex, domain: &DomainPattern| {
@@ -224,13 +224,13 @@ impl RouteIndex {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum PatternScope {
-    /// Considers only patterns that name the domain or a parent domain. The pattern `*` is left out.
+    /// Only patterns that name the domain or a parent domain can match, but not the pattern `*`.
     Named,
     Any,
 }
 
-/// Returns the route that comes first in the configuration, among the routes for the domain itself,
-/// for its parent domains (with a leading dot), and for all domains.
+/// Returns the number of the matching route that comes first in the configuration. Routes for the domain itself, for
+/// its parent domains (with a leading dot) and, if `fit` is `Any`, for all domains match.
 fn first_route_for(domains: &DomainIndex, domain: &str, fit: PatternScope) -> Option<usize> {
     let is_literal = domain.starts_with('[');
     let dots = domain.match_indices('.').filter(|_| !is_literal);
@@ -301,8 +301,9 @@ impl Router {
         self.0.own_mailbox(sender, recipient).map_or(routed, |next_hop| Ok(ResolvedRoute::Direct(next_hop)))
     }
 
-    /// Returns an address in the form in which addresses are compared. Servers may distinguish upper and lower case in
-    /// local parts (RFC 5321 §2.4), but this relay does not for its own domains.
+    /// Returns an address in the form in which addresses are compared. In its own domains, this relay ignores the
+    /// letter case of local parts. In other domains it does not, because other servers may distinguish upper and lower
+    /// case (RFC 5321 §2.4).
     pub(crate) fn compared(&self, address: &Path<'_>) -> String {
         let local_part = String::from_utf8_lossy(address.local_part());
         match address.domain().map(Domain::new).or_else(|| self.0.local.primary_domain.clone()) {
@@ -312,8 +313,8 @@ impl Router {
         }
     }
 
-    /// Returns true if mail to a local domain can be delivered: to mailboxes, by a route that names the domain, or
-    /// because all its addresses are aliases.
+    /// Returns true if mail to a local domain can be delivered: to mailboxes, by a route that names the domain, or, if
+    /// the configuration lists no users, through aliases.
     pub(crate) fn has_route_for(&self, domain: &str) -> bool {
         let RoutingTable { local, index, .. } = &*self.0;
         let nobody = Path::mailbox(b"").expect("the null path is a path");
@@ -344,7 +345,8 @@ impl Router {
     }
 }
 
-/// Returns true if a local part could make the next server relay: with `@`, with the percent hack, or with a bang path.
+/// Returns true if a local part contains `@`, `%` (the percent hack) or `!` (a bang path). Such a local part could make
+/// the next server relay the mail to another host.
 fn has_embedded_route(local_part: &str) -> bool {
     local_part.contains(['@', '%', '!'])
 }
@@ -376,8 +378,8 @@ impl RoutingTable {
         Ok(if instead.is_empty() { ResolvedRoute::Direct(NextHop::Discard) } else { ResolvedRoute::Alias(instead) })
     }
 
-    /// Returns the next hop of an alias's remote target. There is no check of the client, because
-    /// an alias may send mail to any domain.
+    /// Returns the next hop of a remote target of an alias. Does not check what the client may do, because an alias may
+    /// send mail to any domain.
     fn route_address(&self, sender: &Path<'_>, address: &str) -> Result<NextHop, RouteError> {
         let path = Path::mailbox(address.as_bytes()).map_err(|_| RouteError::UnknownUser)?;
         let domain = path.domain().map(Domain::new).ok_or(RouteError::UnknownUser)?;
@@ -392,8 +394,8 @@ impl RoutingTable {
         match &self.local.mailbox {
             Some(Mailbox::NextHop(next_hop)) => Ok(next_hop.clone()),
             Some(Mailbox::Maildir(template)) => maildir(template, &name, domain),
-            // Use only a route that names the domain. The smarthost of a route for all domains (`*`) would look up the
-            // MX of this local domain, which is this relay, and send the mail back.
+            // Use only a route that names the domain, and no route for all domains (`*`). The smarthost of such a route
+            // would look up the MX of this local domain, which is this relay, and send the mail back.
             None => match self.index.first_match(sender, domain, PatternScope::Named) {
                 Some(number) => resolve_target(&self.targets[number], local_part, domain),
                 None => Err(RouteError::UnknownUser),
@@ -401,8 +403,8 @@ impl RoutingTable {
         }
     }
 
-    /// Returns the next hop of the mailbox that an address names, without following aliases. A bare
-    /// `Postmaster` belongs to the first local domain.
+    /// Returns the next hop of the mailbox that an address names, without following aliases. `Postmaster` without a
+    /// domain belongs to the first local domain.
     fn own_mailbox(&self, sender: &Path<'_>, recipient: &Path<'_>) -> Option<NextHop> {
         let local_part = str::from_utf8(recipient.local_part()).ok()?;
         let domain = recipient.domain().map(Domain::new).or_else(|| self.local.primary_domain.clone())?;
@@ -417,13 +419,14 @@ impl RoutingTable {
         resolve_target(way, local_part, domain)
     }
 
-    /// Routes mail for a bare `Postmaster`, which every server must accept (RFC 5321 §4.5.1).
+    /// Routes mail for `Postmaster` without a domain, which every server must accept (RFC 5321 §4.5.1).
     fn route_postmaster(&self, access: Access, sender: &Path<'_>) -> Result<ResolvedRoute, RouteError> {
         const NAME: &str = "postmaster";
         if let Some(domain) = &self.local.primary_domain {
             return self.route_local(sender, NAME, domain);
         }
-        // Without local domains, nobody is postmaster, so trusted clients' mail to `Postmaster` goes to the smarthost.
+        // Without local domains, this relay has no postmaster, so mail to `Postmaster` goes to the smarthost. Only
+        // trusted clients may send such mail.
         let everything = self.index.first_match(sender, "*", PatternScope::Any).map(|number| &self.targets[number]);
         match (access, everything) {
             (Access::Trusted, Some(RouteTarget::NextHop(next_hop))) => Ok(ResolvedRoute::Direct(next_hop.clone())),
@@ -499,7 +502,7 @@ mod tests {
         Router::new(local(aliases, Some(mailbox)), routes, RouteTarget::Mx(Mx::default()))
     }
 
-    /// Returns the result as `554`, `550`, a next hop, or `address=next_hop` for each target of an alias.
+    /// Routes a recipient. Returns `554`, `550`, a next hop, or `address=next_hop` for each target of an alias.
     fn routed_to(router: &Router, access: Access, sender: &str, recipient: &str) -> String {
         let sender = Path::mailbox(sender.as_bytes()).unwrap();
         let wire = format!("<{recipient}>");
@@ -571,8 +574,8 @@ mod tests {
         }
     }
 
-    /// Tries forms of addresses that have made other servers open relays. With none of them may an untrusted client
-    /// reach a remote address.
+    /// Tries forms of addresses that have made other servers open relays. An untrusted client must not be able to reach
+    /// a remote address with any of them.
     #[test]
     fn untrusted_clients_reach_local_mailboxes_only() {
         let rows = [
@@ -609,7 +612,7 @@ mod tests {
                 continue;
             }
             // Any client can claim any sender address, so no sender address may help an untrusted client to reach more
-            // recipients. Only for the remote target of an alias may the sender change the next hop, because routes can
+            // recipients. The sender may change only the next hop of an alias's remote target, because routes can
             // depend on the sender. The test therefore replaces `bounces` and `vip` with `else`.
             for sender in ["", "s@x.example", "boss@a.example", "ann@a.example"] {
                 let hop =

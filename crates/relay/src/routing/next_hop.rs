@@ -37,7 +37,7 @@ pub(crate) struct Smtp {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum SmtpTarget {
-    /// Listed servers, in the order in which they are tried.
+    /// Servers that the configuration names, in the order in which the relay tries them.
     Hosts(Box<[TargetHost]>),
     /// The mail exchangers of a domain, or the address in an address literal (RFC 5321 §5.1).
     Domain { name: Box<str>, port: u16 },
@@ -54,10 +54,9 @@ pub(crate) struct TargetHost {
 pub(crate) struct NextHopTls {
     pub(crate) policy: TlsPolicy,
     pub(crate) insecure: bool,
-    /// CA certificates to trust instead of those of the system.
+    /// CA certificates to trust instead of the system's CA certificates.
     pub(crate) ca_file: Option<Arc<CaFile>>,
-    /// Name that the certificate must have, and that is sent as SNI. The default is the host's
-    /// name.
+    /// Name that the server's certificate must have. The client also sends it as SNI. The default is the host's name.
     pub(crate) server_name: Option<Box<str>>,
 }
 
@@ -68,7 +67,7 @@ pub(crate) enum TlsPolicy {
     /// eavesdroppers (RFC 7435).
     #[default]
     Opportunistic,
-    /// STARTTLS with verification of the server. If STARTTLS or the verification fails, nothing is sent.
+    /// STARTTLS with verification of the server. If STARTTLS or the verification fails, no mail is sent.
     Required,
     /// TLS with verification, before the greeting (RFC 8314).
     Implicit,
@@ -87,8 +86,8 @@ impl TlsPolicy {
     }
 }
 
-/// CA certificates from a file. The relay rereads the file when it changes, so two values with the
-/// same path are equal whatever their content.
+/// CA certificates from a file. Two values with the same path are equal even if their contents differ, because the
+/// relay rereads the file when it changes.
 #[derive(Debug)]
 pub(crate) struct CaFile {
     pub(crate) path: PathBuf,
@@ -117,8 +116,8 @@ impl NextHopTls {
         }
     }
 
-    /// Returns the TLS settings for a host. This parses certificates, so it should be called once per next hop and
-    /// host, and not for each connection.
+    /// Returns the TLS settings for a host, or `None` if the policy is to use no TLS. This parses certificates, so it
+    /// should be called once per next hop and host, and not for each connection.
     ///
     /// # Errors
     /// Fails if the CA certificates cannot be used, or if the host's name is not valid for a TLS certificate.
@@ -195,8 +194,8 @@ impl Hash for Lmtp {
 }
 
 impl Hash for Smtp {
-    /// Hashes only target and policy, which distinguish nearly all next hops. Equality compares all
-    /// fields.
+    /// Hashes only the target and the TLS policy, which distinguish nearly all next hops. Comparison for equality uses
+    /// all fields.
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.target.hash(state);
         self.security.policy.hash(state);

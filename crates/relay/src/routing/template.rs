@@ -47,9 +47,9 @@ impl MaildirTemplate {
         self.0.contains(&PathSegment::User)
     }
 
-    /// Returns the path of the Maildir of a user in a domain. The user must be without quotes and in lower case, and
-    /// the domain in [`mailrun_smtp::Domain`]'s form. Returns `None` if the user or the domain would change the
-    /// structure of the path, for example because it contains a slash.
+    /// Returns the path of the Maildir of a user in a domain. The caller must pass the user without quotes and in lower
+    /// case, and the domain in the form of [`mailrun_smtp::Domain`]. Returns `None` if the user or the domain would
+    /// change the structure of the path, for example because it contains a slash.
     pub(crate) fn fill(&self, user: &str, domain: &str) -> Option<PathBuf> {
         let mut path = String::new();
         for piece in &self.0 {
@@ -63,8 +63,8 @@ impl MaildirTemplate {
     }
 }
 
-/// Returns the name if it is a single path component that is not hidden. For example, `..` and
-/// `a/b` are refused.
+/// Returns the name if it is a single path component that is not a hidden file. Returns `None` for `..` and `a/b`, for
+/// example.
 fn safe_component(name: &str) -> Option<&str> {
     let is_one =
         matches!(Path::new(name).components().collect::<Vec<_>>()[..], [Component::Normal(only)] if only == name);

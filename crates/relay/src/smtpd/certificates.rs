@@ -25,8 +25,8 @@ pub(crate) fn watch(context: &Arc<RelayContext>) -> Result<()> {
 
 struct CertificateReloader {
     watch: Option<TlsWatch>,
-    /// Version of the configuration from which `watch` has its file names. A reload increases the version, so the
-    /// watcher then takes the file names from the new configuration.
+    /// Version of the configuration from which `watch` took its file names. A reload increases the version, and `check`
+    /// then makes a new `watch` with the file names of the new configuration.
     config_version: u64,
 }
 
@@ -34,8 +34,8 @@ impl CertificateReloader {
     fn new(context: &RelayContext) -> Self {
         let edition = context.config_version();
         let config = context.config();
-        // Watch the files that the current configuration names. Put new certificates into the TLS settings with which
-        // the relay started, because the listeners still use those settings.
+        // Watch the files that the current configuration names. But put new certificates into the TLS settings with
+        // which the relay started, because the listeners still use these settings.
         let own = context.initial_config().tls.as_ref().zip(config.tls.as_ref());
         Self {
             watch: own.map(|(first, now)| TlsWatch::new(now.files.clone(), first.setup.clone())),

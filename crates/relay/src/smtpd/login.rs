@@ -40,12 +40,14 @@ struct LoginAttempt {
     client: Option<ClientKey>,
     user: String,
     mechanism: Mechanism,
-    /// Tells which records of the login guard count this login as pending. `None` unless its proof is being checked.
+    /// The records of the login guard that count this login as pending. `None` until the login is counted, and again
+    /// after its outcome is recorded.
     charged_to: Cell<Option<LoginBudget>>,
 }
 
 impl SessionLogins {
-    /// `client` is `None` for a Unix-domain socket. Failures of such a client count only against the user.
+    /// `client` is `None` if the client has no known address, for example on a Unix-domain socket. Failures of such a
+    /// client count only against the user.
     pub(crate) fn new(context: &Arc<RelayContext>, config: &Arc<Config>, client: Option<std::net::IpAddr>) -> Self {
         let counted_client = client.filter(|address| !config.login_exempt.contain(*address));
         Self {
@@ -76,15 +78,15 @@ impl SessionLogins {
         };
         let attempt = self.begin(auth);
         let shown = shown.to_vec();
-        // Clear the attempt, because `LoginAttempt::check` records the outcome itself, and the session would record it
-        // a second time.
+        // Clear the attempt, because `LoginAttempt::check` already records the outcome. Otherwise, the session would
+        // record it a second time.
         self.attempt = None;
         attempt.after_delay(move |attempt| attempt.check(&shown))
     }
 
-    /// Returns the secret with which the client's digest is compared. With CRAM-MD5 this counts as a guess, because the
-    /// client has already sent its digest. With SCRAM-SHA-256, the client sends its digest later, and only `proof`
-    /// counts the guess.
+    /// Returns the secret with which the session checks the client's digest. With CRAM-MD5, this counts as a guess,
+    /// because the client has already sent its digest. With SCRAM-SHA-256, the client sends its digest later, and only
+    /// `proof` counts the guess.
     pub(crate) fn look_up(&mut self, auth: &Auth<'_>) -> Answer {
         let attempt = self.begin(auth);
         if auth.mechanism == Mechanism::ScramSha256 {
@@ -93,8 +95,8 @@ impl SessionLogins {
         attempt.after_delay(LoginAttempt::secret)
     }
 
-    /// Called when the client has sent its digest. Delays the session's check of the digest if earlier logins have
-    /// failed.
+    /// Counts the client's digest as a guess, and delays the session's check of the digest if earlier logins have
+    /// failed. The session must call this when the client has sent its digest.
     pub(crate) fn proof(&self) -> Answer {
         let Some(attempt) = self.attempt.clone() else {
             return Answer::Reply(ReplyReason::AuthUnavailable.reply().clone());

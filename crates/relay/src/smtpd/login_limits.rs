@@ -24,8 +24,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-/// At most this many client addresses, as many user names, and as many pairs of both are remembered. Records that were
-/// not used recently are dropped first. A record takes about 100 bytes.
+/// Maximum number of client addresses whose failures are remembered. The same limit applies to user names, and to pairs
+/// of both. Records that were not used recently are dropped first. A record takes about 100 bytes.
 const MAX_REMEMBERED: usize = 65_536;
 /// Maximum delay of a login, as in Dovecot. With a longer delay, clients would give up before the
 /// answer.
@@ -48,13 +48,13 @@ pub(crate) struct LoginLocked;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LoginRefusal {
     Locked,
-    /// If all logins that are being checked fail, the limit is reached, so this login must wait until one of them is
-    /// done.
+    /// So many logins are being checked that the limit would be reached if all of them failed. This login must wait
+    /// until the check of one of them is done.
     Busy,
 }
 
-/// The records in which a login is counted. `charge` chooses them, and the outcome must be counted in the same records.
-/// A second choice could differ, because another login may have added a record for the pair.
+/// The records in which a login is counted. `charge` chooses them, and the outcome must later be counted in the same
+/// records. Choosing again could give other records, because another login may have added a record for the pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LoginBudget {
     /// The client has logged in as this user before, so only the record of this pair counts the login.
@@ -78,7 +78,7 @@ pub(crate) enum LoginLogLine {
 struct FailureRecord {
     /// Number of failures within the period that began at `since`.
     failures: u32,
-    /// Number of logins that are being checked, so that it is not known yet whether they fail.
+    /// Number of logins that are being checked, so it is not known yet whether they fail.
     pending: u32,
     since: Duration,
     locked_until: Duration,
@@ -109,8 +109,8 @@ impl FailureRecord {
     }
 
     fn charge(&mut self, limit: u32, now: Duration) -> Result<(), LoginRefusal> {
-        // If a reload has lowered the limit, the failures so far may already exceed it. Refuse the login as locked,
-        // because `Busy` would make it wait for other logins in vain.
+        // If a reload has lowered the limit, the failures so far may already exceed it. Then return `Locked`, because
+        // after `Busy`, the login would wait for other logins in vain.
         if self.is_locked(now) || self.failures >= limit {
             return Err(LoginRefusal::Locked);
         }
@@ -199,8 +199,8 @@ impl LoginGuard {
             refusal.is_some()
         });
         let Some(refusal) = refusal else { return Ok(account) };
-        // If the user's record refuses the login, the address's record has already counted the login as pending. Take
-        // this back, because the login is never checked and would stay pending forever.
+        // If the user's record refuses the login, the address's record has already counted the login as pending. Undo
+        // this, because a login that is never checked would stay pending forever.
         self.any_record(account, who, limits, now, |record, _| {
             let is_charged = charged > 0;
             if is_charged {
@@ -241,8 +241,8 @@ impl LoginGuard {
             locked.push(record.fail(limit, limits, now));
             false
         });
-        // `locked` has a value for the pair alone, or for the client address and then for the user. `whose` lists their
-        // owners in the same order, so that `zip` assigns each value to its owner.
+        // `locked` has one value for the pair of address and user, or one value for the address and then one for the
+        // user. `whose` lists the owners in the same order, so that `zip` assigns each value to its owner.
         let named = || Some(who.user.to_owned());
         let whose: Vec<_> = match (account, who.client) {
             (LoginBudget::Pair, client) => vec![(client, named())],
@@ -274,7 +274,7 @@ impl LoginGuard {
     }
 
     /// Calls `each` for the record of the pair or for the records of the address and the user, as `account` says. Also
-    /// passes the number of failures at which the record is locked. Stops when `each` returns true.
+    /// passes the number of failures at which the record is locked. Stops and returns true when `each` returns true.
     fn any_record(
         &self,
         account: LoginBudget,
@@ -559,8 +559,9 @@ mod tests {
     }
 
     proptest! {
-        /// Within one lock duration, an address or user must get fewer guesses than twice the allowed failures, however
-        /// an attacker spreads the guesses. A correct login must not raise this limit for other users or addresses.
+        /// However an attacker spreads guesses over addresses and users, the number of guesses that are checked for an
+        /// address or user within one lock duration must stay below twice the allowed failures. A correct login must
+        /// not raise this limit for other users or addresses.
         #[test]
         fn no_more_guesses_are_checked_than_may_fail(
             steps in prop::collection::vec((0..120_u64, 0..6_u8, 0..4_u8, 0..20_u8), 1..400)
@@ -593,8 +594,8 @@ mod tests {
                     by_address += u32::from(other_address == address);
                     by_user += u32::from(other_user == user);
                 }
-                // The limits apply to each period separately. A lock duration can contain the end of one period and the
-                // beginning of the next, so it can have almost twice as many failures as one period allows.
+                // The limits apply to each period separately. A time span of one lock duration can contain the end of
+                // one period and the beginning of the next, so it can have almost twice the failures of one period.
                 prop_assert!(by_address < 2 * limits.failures && by_user < 2 * limits.user_failures);
             }
         }

@@ -34,16 +34,15 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-/// Reservations grow in steps of this many bytes, so that a small message reserves only once.
+/// Reservations grow in steps of this many bytes, so that a session has to reserve only once for a small message.
 const GROWTH_BYTES: u64 = 4096;
-/// Maximum time that a message waits for room. It outlasts bursts, but ends before the time-out of clients that wait
-/// less than RFC 5321 §4.5.3.2.5 requires.
+/// Maximum time that a message waits for room. It is longer than a burst of mail, but shorter than the time-out of
+/// clients that wait less than RFC 5321 §4.5.3.2.5 requires.
 const ADMISSION_TIMEOUT: Duration = Duration::from_secs(20);
-/// Maximum number of bytes that are reserved for a message before its first byte. Most messages are
-/// not longer.
+/// Maximum number of bytes that are reserved for a message before its first byte arrives. Most messages are not longer.
 const INITIAL_BYTES_LIMIT: u64 = 16 << 10;
-/// The share of one untrusted address is 1/16 of the memory for untrusted clients. An address is limited to its share
-/// when little of that memory is free, so no single address can use up everything.
+/// The share of one untrusted address is 1/16 of the memory for untrusted clients. When little of that memory is free,
+/// each address is limited to its share, so that no single address can use up everything.
 const CLIENT_SHARE_DIVISOR: u64 = 16;
 
 /// Limits the bytes of incoming mail that the sessions of all workers may hold together, and counts the bytes in
@@ -52,13 +51,13 @@ const CLIENT_SHARE_DIVISOR: u64 = 16;
 pub(crate) struct MemoryBudget {
     limit: u64,
     used: AtomicU64,
-    /// Number of bytes that untrusted clients may hold together. Their bytes count both in `untrusted_used` and in
-    /// `used`.
+    /// Maximum number of bytes that untrusted clients may hold together. Their bytes count both in `untrusted_used` and
+    /// in `used`.
     untrusted_limit: u64,
     /// Number of bytes that untrusted clients may use before each address is limited to its share.
     unshared_limit: u64,
     untrusted_used: AtomicU64,
-    /// Memory that the sessions of each connected untrusted address hold.
+    /// For each untrusted address that is connected, the memory that its sessions hold.
     shares: Shards<HashMap<ClientKey, Arc<ClientShare>>>,
     trusted: AdmissionQueue,
     untrusted: AdmissionQueue,
@@ -103,8 +102,8 @@ fn try_add(used: &AtomicU64, bytes: u64, limit: u64) -> bool {
 }
 
 impl MemoryBudget {
-    /// Creates a budget of `limit_bytes`, or a larger one if the part for untrusted clients could not hold the longest
-    /// message.
+    /// Creates a budget of `limit_bytes`. Makes it larger if its part for untrusted clients could not hold a message of
+    /// the maximum length, `longest_message`.
     pub(crate) fn new(limit_bytes: u64, longest_message: u64) -> Arc<Self> {
         let three_quarters = limit_bytes / 4 * 3 / GROWTH_BYTES * GROWTH_BYTES;
         let untrusted_limit = three_quarters.max(longest_message.next_multiple_of(GROWTH_BYTES));
@@ -186,7 +185,7 @@ impl MemoryBudget {
     /// Removes the share of an address, unless another connection or message of the address still uses the share.
     fn forget(&self, share: Arc<ClientShare>) {
         let mut shares = self.shares.lock(&share.client);
-        // The table and this function hold one reference each, so a third one means that the address has another
+        // The table and this function hold one reference each. If there is a third reference, the address has another
         // connection or message.
         if Arc::strong_count(&share) <= 2 {
             shares.remove(&share.client);
@@ -195,8 +194,9 @@ impl MemoryBudget {
 }
 
 impl AdmissionQueue {
-    /// Wakes the first waiting message, which then looks for room. No wake-up is lost, because a message joins the
-    /// queue before it looks for room: either the message sees the released room, or this call sees the message.
+    /// Wakes the first waiting message, which then looks for room. The caller must have released the room before. No
+    /// wake-up is lost, because a message joins the queue before it looks for room: either the message sees the
+    /// released room, or this call sees the message.
     fn wake(&self) {
         if self.has_waiters.load(Ordering::SeqCst) {
             self.waiters().wake_first();
@@ -207,8 +207,8 @@ impl AdmissionQueue {
         lock(&self.waiters)
     }
 
-    /// Removes a message from the queue. Wakes the message that is first afterwards, because it may have waited only
-    /// for its turn.
+    /// Removes a message from the queue. Then wakes the first message in the queue, because there may already be room
+    /// for it.
     fn remove(&self, number: u64) {
         let mut waiters = self.waiters();
         waiters.waiting.retain(|(other, _)| *other != number);
@@ -246,7 +246,7 @@ impl Reservation {
         Rc::new(Self { budget: Arc::clone(budget), held: Cell::new(0), owner: RefCell::default() })
     }
 
-    /// Makes the session trusted: gives back its bytes, and lets it use the reserve from now on.
+    /// Makes the session trusted: gives back its bytes, and from now on lets it use the reserve for trusted clients.
     pub(crate) fn charge_trusted(&self) {
         self.set_owner(ReservationOwner::Trusted);
     }
@@ -279,8 +279,9 @@ impl Reservation {
         Ok(())
     }
 
-    /// Asks for room to begin a message whose envelope has this size. If there is no room, the result tells the session
-    /// to wait for the [`PendingAdmission`] or to refuse the message.
+    /// Asks for room to begin a message: for its envelope and for the announced size of its content, but at most
+    /// `INITIAL_BYTES_LIMIT` for the content. If there is no room, the result tells the session to wait for the
+    /// [`PendingAdmission`] or to refuse the message.
     pub(crate) fn admit(self: &Rc<Self>, envelope_bytes: u64, announced: Option<u64>) -> AdmissionDecision {
         let first = announced.map_or(INITIAL_BYTES_LIMIT, |bytes| bytes.min(INITIAL_BYTES_LIMIT));
         let bytes = envelope_bytes.saturating_add(first);
@@ -302,8 +303,8 @@ impl Reservation {
         self.budget.give_back(&self.owner.borrow(), self.held.take());
     }
 
-    /// Moves the session's bytes to a reservation that belongs to the received message, so that the session's next
-    /// message starts with an empty reservation.
+    /// Moves the session's bytes to a separate reservation for the received message, so that the session's next message
+    /// starts with an empty reservation.
     pub(crate) fn detach(self: &Rc<Self>) -> DetachedReservation {
         DetachedReservation {
             bytes: self.held.take(),
@@ -376,8 +377,8 @@ impl PendingAdmission {
         match self.reservation.try_grow(self.bytes) {
             Ok(()) => Some(true),
             Err(BudgetExceeded::Room) => None,
-            // Refuse the message, because other connections of its client address have used up the client's share
-            // meanwhile, and waiting longer would delay the messages of other clients.
+            // Refuse the message. Meanwhile, other connections of its client address have used up the client's share,
+            // and waiting longer would delay the messages of other clients.
             Err(BudgetExceeded::Share) => Some(false),
         }
     }

@@ -36,8 +36,8 @@ pub(crate) struct SmtpdSession {
     worker: Rc<RelayWorker>,
     config: Arc<Config>,
     client: Client,
-    /// The client that opened the connection, or that the PROXY header named. It decides whether XCLIENT is allowed,
-    /// even after XCLIENT has named another client.
+    /// The client that opened the connection, or that the PROXY header named. Its address decides whether XCLIENT is
+    /// allowed, even after XCLIENT has named another client.
     gateway: Client,
     /// The client's address as written in header fields.
     client_literal: String,
@@ -53,7 +53,7 @@ pub(crate) struct SmtpdSession {
 }
 
 struct MailTransaction {
-    /// The envelope has no recipients until the message is complete. Until then, they are in `recipients`.
+    /// The envelope without its recipients. They are in `recipients` until the message is complete.
     envelope: MessageEnvelope,
     recipients: RecipientList,
     body: Vec<u8>,
@@ -61,18 +61,18 @@ struct MailTransaction {
     announced_size: Option<u64>,
     /// Offset in the body at which the spool will write the queue id.
     id_at: usize,
-    /// Set if there was no memory for the message, so the rest of the message is discarded.
+    /// Set if the memory budget had no room for the message. The rest of the message is then discarded.
     is_dropped: bool,
 }
 
 /// Initial capacity of a message body, enough for this relay's `Received:` field and a short message.
 /// [`Reservation::admit`] has reserved memory for this capacity.
 const INITIAL_BODY_BYTES: usize = 1 << 10;
-/// Maximum initial capacity of a body if SIZE announces more. Most messages fit into it, and a client that announces
-/// too much makes the relay allocate only this much.
+/// Maximum initial capacity of a message body, even if SIZE announces more. Most messages fit into it, and a client
+/// that announces too much makes the relay allocate only this much.
 const MAX_PREALLOCATED_BYTES: u64 = 128 << 10;
-/// A body shorter than this doubles its capacity when it is full. A longer body grows by half, so that less of the
-/// reserved memory stays unused.
+/// A message body that is shorter than this doubles its capacity when it is full. The capacity of a longer body grows
+/// by half, so that less of the reserved memory stays unused.
 const DOUBLING_LIMIT: usize = 1 << 20;
 
 impl MailTransaction {
@@ -90,7 +90,7 @@ impl MailTransaction {
     }
 }
 
-/// Queue id in a message's own `Received:` field until the spool writes the real one.
+/// Stands in for the queue id in the `Received:` field that this relay adds, until the spool writes the real id.
 const ID_PLACEHOLDER: [u8; Id::TEXT_BYTES] = [b'0'; Id::TEXT_BYTES];
 
 impl SmtpdSession {
@@ -132,8 +132,8 @@ impl SmtpdSession {
         }
     }
 
-    /// Acts from now on for another client, which a proxy named in its PROXY header or an authorised client named with
-    /// XCLIENT.
+    /// Replaces the session's client by another client, which a proxy has named in its PROXY header, or an authorised
+    /// client with XCLIENT.
     fn set_client(&mut self, client: Client) {
         self.client = client;
         self.client_literal = client_text(client);
@@ -175,7 +175,7 @@ impl SmtpdSession {
         self.transaction.id_at = stamp.write(dates.date(unix.as_secs() as i64), &mut self.transaction.body);
     }
 
-    /// Routes a recipient, and adds the resulting mailboxes to the message. An alias can lead to several.
+    /// Routes a recipient, and adds the result to the message's recipients. An alias can add several recipients.
     fn add_recipient(&mut self, rcpt: &Rcpt<'_>) -> Result<(), Reply> {
         let router = &self.config.router;
         let sender = Path::checked_before(&self.transaction.envelope.sender);
@@ -224,7 +224,7 @@ impl SmtpdSession {
             .then(|| Reply::fixed("552 5.3.4 The message's header is too long\r\n"))
     }
 
-    /// Passes the message to the spool. The receipt resolves when the spool has stored the message.
+    /// Passes the message to the spool. The receipt is a future that is ready when the spool has stored the message.
     fn store(&mut self, transaction: MailTransaction) -> Result<(Receipt, Message, Vec<RecipientGroup>), Reply> {
         let MailTransaction { mut envelope, recipients, body: octets, id_at, .. } = transaction;
         let (recipients, groups) = recipients.into_parts();
@@ -235,8 +235,8 @@ impl SmtpdSession {
         let mut message = Message { envelope: Arc::new(envelope), body, received };
         let too_long = |_| Reply::fixed("452 4.5.3 The envelope is too long\r\n");
         let new_message = message.to_spool().map_err(too_long)?;
-        // Drop this reference to the body first, because the spool writes the id into the body and would have to copy a
-        // shared body.
+        // Drop this reference to the body first. The spool writes the id into the body, and would have to copy the body
+        // if it were shared.
         message.body = Arc::default();
         let (receipt, body) = self.worker.context.spool.store_with_id(new_message, id_at);
         message.body = body;
@@ -256,7 +256,7 @@ impl SmtpdSession {
         let grown = body.len() + if body.len() < DOUBLING_LIMIT { body.len() } else { body.len() / 2 };
         let announced = announced.map_or(0, |bytes| bytes.min(MAX_PREALLOCATED_BYTES) as usize + INITIAL_BODY_BYTES);
         let capacity = needed.max(grown).max(announced);
-        // If there is no room for further growth, try just the needed size.
+        // If the budget has no room for the larger capacity, try the smallest that is sufficient.
         let fits = |capacity: &usize| self.reservation.grow(recipients.memory_bytes() + *capacity as u64);
         let Some(capacity) = [capacity, needed].into_iter().find(fits) else { return false };
         body.reserve_exact(capacity - body.len());
@@ -323,8 +323,8 @@ fn store_error_reply(worker: &RelayWorker, error: &Error) -> Answer {
 }
 
 impl Handler for SmtpdSession {
-    /// Tells the client in the greeting if the relay promises less durability than a sender may expect. The client
-    /// learns this before it hands over a message.
+    /// Warns the client in the greeting, before it hands over a message, if the relay promises less durability than a
+    /// sender may expect.
     fn connect(&mut self, _now: Duration) -> Answer {
         let less = match self.config.spool.durability {
             DurabilityLevel::Sync => return Answer::Yes,
@@ -343,8 +343,8 @@ impl Handler for SmtpdSession {
 
     fn mail(&mut self, mail: &Mail<'_>) -> Answer {
         if !self.transaction.recipients.is_empty() {
-            // These recipients belong to the client's last transaction. It ended without a reset, because the relay
-            // rejected its first BDAT. Clear them, so that they do not get the new message.
+            // These recipients belong to the client's last transaction, which ended without a reset because the relay
+            // rejected its first BDAT. Clear the recipients, so that they do not get the new message.
             self.reset(None);
         }
         let with = self.with_protocol();

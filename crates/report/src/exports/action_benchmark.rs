@@ -36,7 +36,7 @@ fn latencies(record: &Record) -> Vec<Value> {
     for stage in &record.stages {
         let Some(times) = stage.latency_ms else { continue };
         let percentiles = [("p50", times.p50), ("p95", times.p95), ("p99", times.p99)];
-        // Leave out infinite percentiles, which occur if messages never arrived, because JSON has no infinity.
+        // If messages never arrived, a percentile may be infinite. Leave it out, because JSON has no infinity.
         for (name, value) in percentiles.into_iter().filter(|(_, value)| value.is_finite()) {
             let range = format!("{}..{}", times.min, stage_latency(stage, times.max));
             rows.push(row(record, &format!("{} {name}", stage.name.name()), "ms", value, Some(range)));

@@ -164,7 +164,7 @@ pub(super) fn csv(records: &[Record], table: CsvTable) -> String {
 
 #[derive(Clone, Debug)]
 enum CsvCell<'a> {
-    /// Text that may come from a peer. It is written in such a way that spreadsheets do not read it as a formula.
+    /// Text that may come from a peer. It is written so that spreadsheets do not read it as a formula.
     Words(&'a str),
     Owned(String),
     Count(u64),

@@ -18,9 +18,9 @@ struct JunitProblem {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ProblemKind {
-    /// The measured value missed the threshold.
+    /// The measured value missed the threshold, or the run failed.
     Failure,
-    /// The measured value is too uncertain to judge the threshold, or the run is invalid.
+    /// Nothing can be said about the server, because a measured value is too uncertain or the run is invalid.
     Error,
 }
 

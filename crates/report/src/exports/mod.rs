@@ -95,8 +95,8 @@ impl ExportFormat {
         }
     }
 
-    /// Returns the format with this name, or `None` if the name is unknown. Each table in CSV is a format of its own.
-    /// For example, `csv:stages` is the table of stages.
+    /// Returns the format with this name, or `None` if the name is unknown. Each CSV table has a name of its own, for
+    /// example `csv:stages` for the table of stages.
     pub fn named(name: &str) -> Option<Self> {
         if let Some(table) = name.strip_prefix("csv:") {
             return CsvTable::named(table).map(Self::Csv);
@@ -124,7 +124,8 @@ impl ExportFormat {
         !matches!(self, Self::Html | Self::Json | Self::Prometheus | Self::OpenMetrics | Self::Hlog)
     }
 
-    /// Returns the text of a report about these runs. A format for a single run, such as JSON, uses only the first run.
+    /// Returns a report about these runs in this format. A format for a single run, such as JSON, uses only the first
+    /// run.
     pub fn render(self, records: &[Record]) -> String {
         match (self, records.first()) {
             (_, None) => return String::new(),
@@ -161,7 +162,7 @@ fn text(record: &Record, extent: ReportLength) -> String {
     render(record, extent, TEXT_WIDTH, TextStyle::Plain, None)
 }
 
-/// Writes the whole record as JSON. No text is cut, because JSON can escape every character.
+/// Writes the whole record as JSON. All texts stay as they are, because JSON can escape every character.
 fn json(record: &Record) -> String {
     record.to_json().map(|text| text + "\n").unwrap_or_default()
 }

@@ -161,7 +161,7 @@ fn stage_times(out: &mut MetricsText, stages: &[&StageRow]) {
     for row in stages {
         if let Some(times) = row.latency_ms {
             let labels = timed_labels(row);
-            // Write the number of latencies and not of messages, because not every message has a measured latency.
+            // Write the number of latencies instead of the number of messages, because some messages have no latency.
             let timed = times_of(row).map_or(row.count, |times| times.count());
             summary(out, "stage_latency_seconds", &labels, &times, timed);
         }

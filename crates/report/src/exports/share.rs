@@ -9,12 +9,12 @@ use mailrun_text::numbers::{count, counted, latency, memory, octets, rate, secon
 use mailrun_text::table::{markdown_text, plain};
 
 const MISSING: &str = "not recorded";
-/// The record has this text for facts about the host, such as the processor model, that could not be found out.
+/// The record contains this text if a fact about the host, such as the processor model, is not known.
 const UNKNOWN: &str = "unknown";
-/// A sentence that was cut off may end within a private text. The text is then recognised by this many characters of
-/// its beginning.
+/// A sentence that was cut off may end in the middle of a private text. The text is recognised if at least this many of
+/// its first characters are there.
 const CUT_TEXT_CHARS: usize = 12;
-/// The output tells how long each of these numbers of messages takes at the measured rate.
+/// Numbers of messages for which the output says how long they take at the measured rate.
 const COMPUTED_FOR: [u64; 3] = [1_000, 10_000, 100_000];
 
 pub(super) fn share(record: &Record) -> String {
@@ -73,8 +73,8 @@ fn without_others_texts(record: &Record, sentence: String) -> String {
     replies.chain(bounces).chain(troubles).chain(last_words).fold(sentence, |sentence, text| without(sentence, text))
 }
 
-/// Replaces a private text, such as a server's reply, with `LEFT_OUT` in a sentence. If the sentence ends with `…`, it
-/// may contain only the beginning of the text. The sentence is then replaced from this beginning on.
+/// Replaces a private text, such as a server's reply, with `LEFT_OUT` in a sentence. A sentence that ends with `…` was
+/// cut off, and may contain only the beginning of the text. In that case, replaces everything from this beginning on.
 fn without(sentence: String, text: &str) -> String {
     let text = text.trim_end_matches(['…', '.']);
     if text.is_empty() {

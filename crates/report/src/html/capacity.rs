@@ -1,4 +1,4 @@
-//! The page of a capacity search: the goals, a drawing of latency over offered rate, the loads that longer trials
+//! The HTML page of a capacity search: the goals, a plot of latency against offered rate, the loads that longer trials
 //! checked, and the plan. The page has no scripts.
 use super::escape::{escaped, isolated};
 use super::plot::{self, CurveStyle, PlotScale};
@@ -69,7 +69,8 @@ fn goals(run: &CapacityRun) -> PagePart {
     PagePart { id: "goals", title: "Goals", body }
 }
 
-/// Draws the latency and the delivered rate of each trial over its offered rate. Returns `None` if no trial had a rate.
+/// Draws the latency and the delivered rate of each trial against its offered rate. Returns `None` if no trial had a
+/// fixed rate.
 fn knee(run: &CapacityRun) -> Option<PagePart> {
     let points = points(run);
     if points.is_empty() {

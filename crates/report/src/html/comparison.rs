@@ -16,13 +16,14 @@ use std::collections::BTreeSet;
 const DRAWN_POINTS: usize = 160;
 const HEIGHT: u32 = 190;
 const RUNS_HEIGHT: u32 = 110;
-/// Maximum number of runs of a side that are drawn as curves of their own. The curve of the side's median is computed
-/// from all runs, even from those that are not drawn.
+/// Maximum number of runs of a side that are drawn as separate curves. The curve of the side's median is computed from
+/// all runs, including the runs that are not drawn.
 const MAX_THIN_CURVES: usize = 12;
 const MAX_REMARKS: usize = 20;
 const MAX_SIDES: usize = 6;
 const MAX_FIGURES: usize = 60;
-/// Natural logarithm of 4. The drawings of confidence intervals show ratios up to 4, and larger ones at the edge.
+/// Natural logarithm of 4. The drawings of confidence intervals show ratios from 1/4 to 4. Ratios outside this range
+/// are drawn at the edge.
 const MAX_LOG_RATIO: f64 = 1.386;
 
 struct SideStyle {
@@ -94,7 +95,8 @@ fn figures(page: &ComparisonPage) -> PagePart {
     PagePart { id: "figures", title: "Figures", body: format!("{table}<p class=\"note\">{scale}</p>") }
 }
 
-/// Draws a ratio with its confidence interval, and behind them a band for the margin within which figures are the same.
+/// Draws a ratio and its confidence interval. A band behind them shows the margin within which two figures count as the
+/// same.
 fn interval_bar(figure: &ComparedFigure, margin: f64, reach: f64) -> String {
     let place = |ratio: f64| {
         let log = ratio.max(f64::MIN_POSITIVE).ln();
@@ -121,7 +123,8 @@ fn interval_bar(figure: &ComparedFigure, margin: f64, reach: f64) -> String {
 fn runs(page: &ComparisonPage) -> Option<PagePart> {
     let mut drawn: Vec<String> = Vec::new();
     for (place, figure) in page.figures.iter().take(MAX_FIGURES).enumerate() {
-        // Draw one plot for each metric. Each candidate has its own entry in `figures`, and the plot shows all of them.
+        // Draw only one plot for each metric. Each candidate has an entry of its own in `figures`, but the first plot
+        // already shows all candidates.
         if page.figures[..place].iter().any(|other| other.name == figure.name) {
             continue;
         }

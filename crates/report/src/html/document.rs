@@ -16,8 +16,8 @@ const OWN_STYLE: &str = include_str!("../../assets/report.css");
 const UPLOT_HASH: &str = "GcjUxq2Ikpp59K5J1vcWFWbf0Lo9FcxJXpdPeH63jx8=";
 const OWN_HASH: &str = "k5UMJAJEGGzW1ohS90nl6wBkoNdS3Q8me3ZAfCfEhSY=";
 
-/// Readers can copy the run's record from the page. If the record has more rows than this, one per second, the copy
-/// lacks the details named in `LEFT_OUT`, which are in `run.json`.
+/// The page contains a copy of the run's record, which readers can copy. If the record has more rows than this, one per
+/// second, the copy on the page lacks the details named in `LEFT_OUT`. They are in `run.json`.
 const MAX_ROWS: usize = 300;
 /// If the record's JSON has more bytes than this, the copy on the page lacks the details named in `LEFT_OUT`.
 const MAX_DATA_BYTES: usize = 60_000;
@@ -25,7 +25,8 @@ const LEFT_OUT: &str = "the seconds, the slowest and the missing messages, and t
 const MAX_TEXT_CHARS: usize = 1_000;
 const MAX_ENTRIES: usize = 1_000;
 
-/// Buttons that copy the run as Markdown or JSON. They need the scripts, so they are hidden until these run.
+/// Buttons that copy the run as Markdown or JSON. They do nothing without the page's script, so they are hidden until
+/// it runs.
 const BUTTONS: &str = "<p class=\"actions\" hidden><button type=\"button\" data-copy=\"markdown\">Copy as Markdown</button> \
                        <button type=\"button\" data-copy=\"record\">Copy as JSON</button> <span role=\"status\"></span></p>";
 
@@ -81,7 +82,7 @@ fn section(part: &PagePart) -> String {
     format!("<section id=\"{id}\" aria-labelledby=\"{id}-title\"><h2 id=\"{id}-title\">{title}</h2>{body}</section>\n")
 }
 
-/// Returns the texts that the two buttons copy: the record as JSON, and the report as Markdown.
+/// Returns script elements with the texts that the two buttons copy: the record as JSON, and the report as Markdown.
 fn copies(record: &Record) -> String {
     let (data, is_whole) = data(record);
     let data = json(&data);
@@ -94,7 +95,8 @@ fn copies(record: &Record) -> String {
     )
 }
 
-/// Returns the record as JSON, and true if it is complete. Too large a record lacks the details in `LEFT_OUT`.
+/// Returns the record as JSON, and true if it is complete. If the record is too large, the JSON lacks the details named
+/// in `LEFT_OUT`.
 fn data(record: &Record) -> (Value, bool) {
     let seconds = |record: &Record| record.usage.iter().map(|party| party.seconds.len()).max().unwrap_or(0);
     if record.series.len() <= MAX_ROWS && seconds(record) <= MAX_ROWS {
@@ -162,7 +164,7 @@ mod tests {
     use crate::sample;
     use sha2::{Digest, Sha256};
 
-    /// SHA-256 hash of the published file of uPlot 1.6.32, which assets/README.md states too.
+    /// SHA-256 hash of the script that uPlot 1.6.32 published. `assets/README.md` states the same hash.
     const PUBLISHED: &str = "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f";
     const PUBLISHED_STYLE: &str = "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04";
 

@@ -1,4 +1,5 @@
-//! Parts of the page with tables that text reports also have: parties, workload, host, thresholds and stages.
+//! Parts of the HTML page that show the same tables as the text reports: parties, workload, host, thresholds and
+//! stages.
 use super::slowest::SHOWN_MESSAGES;
 use super::tables;
 use super::tables::{PagePart, PageRuns};
@@ -7,7 +8,7 @@ use crate::{audit, fates, mades, parties, relay, server, stages, workload};
 use mailrun_measurement::record::Record;
 use mailrun_text::numbers::counted;
 
-/// Shows a table of the thresholds. Missed thresholds come first, and all others are collapsed.
+/// Shows the thresholds as tables. The thresholds that did not pass come first, and those that passed are collapsed.
 pub(super) fn thresholds(runs: PageRuns<'_>) -> Option<PagePart> {
     let of = |passed| runs.both(|record| fates::thresholds_by_result(record, passed));
     let table = |(own, other): (Section, Option<Section>)| tables::section(&own, other.as_ref(), None);
@@ -40,7 +41,7 @@ pub(super) fn audit_faults(runs: PageRuns<'_>) -> Option<PagePart> {
     part(runs, "audit", "Audit", audit::faults)
 }
 
-/// Shows the messages that an audit did not find. Only ten of them are visible, and the others are collapsed.
+/// Shows the accepted messages that an audit did not find. Only ten of them are visible, and the others are collapsed.
 pub(super) fn audit_losses(runs: PageRuns<'_>) -> Option<PagePart> {
     let losses = &runs.record.audit.as_ref()?.losses;
     let (shown, others) = losses.split_at(losses.len().min(SHOWN_MESSAGES));

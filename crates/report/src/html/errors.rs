@@ -1,5 +1,5 @@
-//! The table of errors by phase, code and text. Each row also has the first and the last second of the error, and a
-//! recipient to look for in the server's log.
+//! The table of errors by phase, code and text. Each row also has the first and the last second in which the error
+//! occurred, and a recipient for which the reader can search the server's log.
 use super::tables;
 use super::tables::{PagePart, PageRuns};
 use crate::figures::{Section, errors_once};
@@ -41,8 +41,8 @@ fn section(record: &Record) -> Option<Section> {
 
 fn cells(row: &ErrorRow) -> Vec<Cell> {
     let time = |at: Option<f64>| at.map_or_else(|| Cell::from("–"), |at| Cell::Number(at, fixed(at, 1)));
-    // Make this cell a text and not a number. Beside a number, the page shows the ratio to the baseline, which is
-    // senseless for a reply code.
+    // Make this cell a text and not a number. Beside a number, the page would show the ratio to the baseline, which
+    // makes no sense for a reply code.
     let code = if row.code == 0 { "–".to_owned() } else { row.code.to_string() };
     let sample = row.sample.as_deref().unwrap_or_default();
     vec![

@@ -16,7 +16,8 @@ use mailrun_text::numbers::{count, counted, latency, rate};
 use serde_json::{Value, json as value};
 use std::collections::BTreeSet;
 
-/// Points per curve in the static drawing, which needs fewer because it is smaller than the plot of the script.
+/// Maximum number of points per curve in the static drawing. The drawing needs fewer points than the script's plot,
+/// because it is smaller.
 const DRAWN_POINTS: usize = 160;
 const HEIGHT: u32 = 150;
 const MEBIBYTE: f64 = 1_048_576.0;
@@ -25,7 +26,8 @@ const MAX_STALLS: usize = 200;
 /// Number of events that are visible at once. Further events are collapsed.
 const SHOWN_EVENTS: usize = 6;
 const MAX_PARTIES: usize = 6;
-/// A source or sink that keeps fewer cores busy than this has no CPU curve, because so little CPU use explains nothing.
+/// A source or sink that keeps fewer cores busy than this in every second has no curves of CPU use and memory, because
+/// so little CPU use explains nothing.
 const MIN_GENERATOR_CORES: f64 = 0.1;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -55,14 +57,13 @@ struct TimeCurve {
     /// because the other curves show rates.
     is_depth: bool,
     is_baseline: bool,
-    /// Set if the scripts draw the curve only when the reader asks for it.
+    /// Set if the page shows the curve only when the reader selects it.
     is_on_demand: bool,
 }
 
 impl TimeCurve {
-    /// Returns the text for the legend: the median during the load, and the maximum of the whole run. The median leaves
-    /// out the time after the load, in which the queue only drains, because the small values of that time would lower
-    /// it.
+    /// Returns the text for the legend: the median during the load, and the maximum of the whole run. After the load,
+    /// the queue only drains, so the small values of that time would lower the median.
     fn summary(&self, unit: TimeUnit, record: &Record) -> String {
         let last = record.series[..load_end(record)].last().map_or(u64::MAX, |row| row.second);
         let finite = self.rows.iter().filter(|(_, value)| value.is_finite());
@@ -128,7 +129,7 @@ fn panels(runs: PageRuns<'_>) -> Vec<TimePanel> {
         let mut curves: Vec<TimeCurve> = runs.baseline.map(of).unwrap_or_default().into_iter().map(ghost).collect();
         curves.extend(of(runs.record));
         let own = |curve: &&TimeCurve| !curve.is_baseline;
-        // Leave out a panel whose curves are all zero, because it would only take room.
+        // Leave out a panel if all of this run's own curves are zero, because it would only take room.
         let is_used = curves.iter().filter(own).any(|curve| curve.rows.iter().any(|(_, value)| *value > 0.0));
         is_used.then(|| TimePanel { id, title: title.to_owned(), unit, curves })
     };
@@ -200,7 +201,8 @@ fn memory(record: &Record) -> Vec<TimeCurve> {
     used(record, |row| row.rss_bytes as f64 / MEBIBYTE)
 }
 
-/// Returns one curve for each process of the run. A source or sink that needed little CPU time is left out.
+/// Returns one curve for each process of the run, except for a source or sink that never kept `MIN_GENERATOR_CORES`
+/// busy.
 fn used(record: &Record, read: fn(&UsageRow) -> f64) -> Vec<TimeCurve> {
     const STYLES: [CurveStyle; MAX_PARTIES] = [
         CurveStyle::new("accepted", &[]),
@@ -263,7 +265,7 @@ fn figure(record: &Record, panel: &TimePanel, axis: &TimeAxis) -> String {
     )
 }
 
-/// Describes the panel in words, which screen readers read out.
+/// Describes the panel in words for screen readers.
 fn spoken(panel: &TimePanel) -> String {
     let names: Vec<&str> =
         panel.curves.iter().filter(|curve| !curve.is_baseline).map(|curve| curve.name.as_str()).collect();
@@ -290,8 +292,8 @@ fn value_scale(unit: TimeUnit, curves: &[&TimeCurve]) -> PlotScale {
     PlotScale::linear(values.filter(|value| value.is_finite()).fold(0.0, f64::max), plot::number_label)
 }
 
-/// Returns the events of the run, such as faults switched on or off, or `None` if there were none. Each event has the
-/// number with which it is marked in the plot.
+/// Returns a numbered list of the run's events, such as faults switched on or off, or `None` if there were no events.
+/// The script marks each event in the plots with its number in this list.
 pub(super) fn events(record: &Record) -> Option<PagePart> {
     let row = |event: &EventRow| {
         let at = data(event.at_s, &format!("{:.1} s", event.at_s));
@@ -315,8 +317,8 @@ pub(super) fn events(record: &Record) -> Option<PagePart> {
     (!shown.is_empty()).then_some(PagePart { id: "events", title: "Events", body })
 }
 
-/// Adds `fault on:` or `fault off:` to the text of a fault, because the text in the record is only the rule for the
-/// fault.
+/// Returns the text of an event. For a fault, the text in the record is only the rule for the fault, so this puts
+/// `fault on:` or `fault off:` in front.
 fn event_text(event: &EventRow) -> String {
     match event.kind {
         EventKind::FaultOn => format!("fault on: {}", event.text),
@@ -360,8 +362,8 @@ fn shortened(text: &str) -> String {
     text.chars().take(120).collect()
 }
 
-/// Writes numbers in few characters: whole numbers without a decimal point and, if `is_short` is set, other numbers
-/// with four digits.
+/// Converts numbers to JSON with few characters: whole numbers without a decimal point and, if `is_short` is set, other
+/// numbers rounded to four digits, or to a whole number from 1,000 on.
 fn rounded(values: &[f64], is_short: bool) -> Vec<Value> {
     let number = |value: &f64| match *value {
         value if !value.is_finite() => Value::Null,

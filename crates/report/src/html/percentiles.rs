@@ -1,5 +1,5 @@
-//! Draws latency by percentile on logarithmic scales. All stages are in one plot, with the service time beside the
-//! latency.
+//! Draws latency by percentile on logarithmic scales. All stages are in one plot, each with a curve of its latency and
+//! a curve of its service time.
 use super::plot::{self, CurveStyle, PlotScale};
 use super::tables;
 use super::tables::{PagePart, PageRuns};
@@ -42,7 +42,7 @@ fn drawing(runs: PageRuns<'_>) -> Option<String> {
     Some(figure(&label, &shown, &legend))
 }
 
-/// Draws distributions in one plot. The first curve lies behind the others, because it is drawn first.
+/// Draws the curves in one plot. The first curve lies behind the others, because it is drawn first.
 pub(super) fn figure(label: &str, curves: &[PercentileCurve], legend: &str) -> String {
     let all = || curves.iter().flat_map(|curve| curve.points.iter());
     let y = PlotScale::log(all().map(|(_, ms)| *ms), plot::time_label);
@@ -98,19 +98,21 @@ fn points(times: &LatencyMs, histogram: Option<&String>, count: u64) -> Vec<(f64
     points
 }
 
-/// Returns the points of the curve of a histogram, at equal distances on the percentile axis up to `end`.
+/// Returns the points of the curve that shows the latencies of a histogram. The points are at equal distances on the
+/// percentile axis, up to the position `end`.
 pub(super) fn histogram_points(all: &Latencies, end: f64) -> Vec<(f64, f64)> {
     let places = (0..).map(|at| f64::from(at) * 0.05).take_while(|at| *at < end);
     places.map(|at| (at, all.quantile_ms(1.0 - 10_f64.powf(-at)))).collect()
 }
 
-/// Returns the axis position at which the curve of `count` messages ends, because higher percentiles need more
-/// messages. For example, the curve of 1,000 messages ends at 99.9 %, which is position 3.
+/// Returns the position on the percentile axis at which the curve of `count` messages ends, because higher percentiles
+/// need more messages. For example, the curve of 1,000 messages ends at 99.9 %, which is position 3.
 pub(super) fn last_place(count: u64) -> f64 {
     (count.max(2) as f64).log10().min(MAX_NINES)
 }
 
-/// Returns the position of a percentile on the axis: its number of nines. For example, 0.9 is at 1 and 0.99 is at 2.
+/// Returns the position of a percentile on the axis, which is its number of nines. For example, 0.9 is at position 1,
+/// and 0.99 at position 2.
 fn nines(share: f64) -> f64 {
     -(1.0 - share).log10()
 }

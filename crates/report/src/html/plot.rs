@@ -7,7 +7,8 @@ use super::escape::escaped;
 const VIEW: f64 = 1_000.0;
 const TOP: u32 = 10;
 const BELOW: u32 = 26;
-/// Minimum distance between two points, in thousandths of the width or height. Closer points are drawn as one.
+/// Points of a scatter plot are moved to a grid with this spacing, in thousandths of the width or height. Points at the
+/// same place are drawn only once.
 const DOT_GRID: i64 = 8;
 const MAX_DECADES: i32 = 12;
 
@@ -23,7 +24,7 @@ impl CurveStyle {
         Self { colour, dashes }
     }
 
-    /// Dashed style of all curves of the baseline, which lie behind the curves of the run.
+    /// Dashed style of the baseline's curves, which lie behind the curves of the run.
     pub(super) const GHOST: Self = Self::new("ghost", &[4, 4]);
 
     fn attributes(self) -> String {
@@ -101,7 +102,8 @@ fn round_step(step: f64) -> f64 {
     factors.into_iter().map(|factor| factor * decade).find(|round| *round >= step * 0.999_999).unwrap_or(decade * 10.0)
 }
 
-/// Draws a plot: the shapes, and the lines and labels of both scales. `label` describes the plot for screen readers.
+/// Draws a plot: the shapes, horizontal lines at the values of the vertical scale, and the labels of both scales.
+/// `label` describes the plot for screen readers.
 pub(super) fn plot(label: &str, height: u32, x: &PlotScale, y: &PlotScale, shapes: &str) -> String {
     let mut lines = String::new();
     let mut labels = String::new();
@@ -158,7 +160,7 @@ pub(super) fn curve(
     path_element(&path, style)
 }
 
-/// Draws a curve as a staircase. Each value is kept until the next point, and NaN interrupts the line.
+/// Draws a curve in steps: the line stays at each value until the next point. NaN interrupts the line.
 pub(super) fn steps(
     points: impl Iterator<Item = (f64, f64)>,
     x: &PlotScale,
@@ -188,7 +190,7 @@ fn path_element(path: &str, style: CurveStyle) -> String {
     if path.is_empty() { String::new() } else { format!("<path {} d=\"{path}\"/>", style.attributes()) }
 }
 
-/// Draws points, except those that a reader could not tell from an earlier point.
+/// Draws points. Points so close together that a reader could not tell them apart are drawn as one.
 pub(super) fn dots(points: impl Iterator<Item = (f64, f64)>, x: &PlotScale, y: &PlotScale, colour: &str) -> String {
     let near = |place: i64| place / DOT_GRID * DOT_GRID;
     let mut places: Vec<(i64, i64)> =

@@ -9,12 +9,12 @@ use mailrun_text::numbers::counted;
 use mailrun_text::table::{Align, Cell, Table, right};
 
 const HEIGHT: u32 = 240;
-/// Minimum number of seconds for a plot, because fewer points show no relation between rate and latency.
+/// Minimum number of points for a plot, one for each second. Fewer points show no relation between rate and latency.
 const MIN_POINTS: usize = 3;
 const RANGES: usize = 4;
 
-/// Returns a plot with a point for each second, and a table of medians by range of rates. Returns `None` if there are
-/// too few seconds, or if the load had a single rate.
+/// Returns a plot of the 99th percentile of each second against the rate, and a table that sums up these percentiles
+/// for each range of rates. Returns `None` if there are too few seconds, or if the load had a single rate.
 pub(super) fn part(runs: PageRuns<'_>) -> Option<PagePart> {
     let own = points(runs.record);
     if own.len() < MIN_POINTS || !is_varied(runs.record) {
@@ -47,7 +47,8 @@ fn is_varied(record: &Record) -> bool {
     has_several || record.workload.arrival == Arrival::Market
 }
 
-/// Returns how the offered rate is counted: by created messages or, in an older record without them, by sent messages.
+/// Returns which messages the offered rate counts, as a word and as a function: created messages or, in an older record
+/// without this count, sent messages.
 fn offered(record: &Record) -> (&'static str, fn(&SeriesRow) -> u64) {
     let created: fn(&SeriesRow) -> u64 = |row| row.created;
     let sent: fn(&SeriesRow) -> u64 = |row| row.sent;
@@ -63,8 +64,8 @@ fn points(record: &Record) -> Vec<(f64, f64)> {
     points.filter(|(rate, ms)| *rate > 0.0 && *ms > 0.0 && ms.is_finite()).collect()
 }
 
-/// Sorts the seconds by their rate and divides them into four quarters. Each second has its own 99th percentile. For
-/// each quarter, the table shows the median and the maximum of these percentiles.
+/// Sorts the seconds by their rate and divides them into four quarters. Each second has a 99th percentile of its
+/// latencies. For each quarter, the table shows the median and the maximum of these percentiles.
 fn ranges(points: &[(f64, f64)]) -> Table {
     let mut table = Table::new([
         ("seconds", Align::Left),

@@ -17,7 +17,8 @@ const MAX_RECIPIENTS: usize = 3;
 const MAX_PHASES: usize = 2;
 /// The table names a part of a message's time, such as a phase, only if it took at least this share of the whole time.
 const NAMED_SHARE: f64 = 0.02;
-/// A bar leaves out a phase that took less than this share of the slowest message's time and would be invisible.
+/// A bar leaves out a phase that took less than this share of the slowest message's time, because it would be too
+/// narrow to see.
 const DRAWN_SHARE: f64 = 0.002;
 
 /// Returns the slowest messages, sorted by the time until delivery or, if the delivery is unknown, until acceptance.
@@ -88,8 +89,8 @@ fn table(messages: &[&SlowMessage], record: &Record) -> Table {
     table
 }
 
-/// Returns the messages that did not arrive, or `None` if all arrived. Each row shows the server's reply, by which the
-/// reader can find the message in the server's log.
+/// Returns a table of the messages that did not arrive, or `None` if all arrived. Each row shows the server's reply, by
+/// which the reader can find the message in the server's log.
 pub(super) fn missing(runs: PageRuns<'_>) -> Option<PagePart> {
     let messages = &runs.record.missing;
     if messages.is_empty() {
@@ -145,7 +146,7 @@ fn recipients(names: &[String], count: u32) -> String {
 /// A part of a message's time: its name, its colour, and its length in milliseconds.
 type TimePart = (&'static str, &'static str, f64);
 
-/// Draws the bar of a message, on a scale on which the bar of the slowest message takes the whole width.
+/// Draws the bar of a message. The scale is chosen so that the bar of the slowest message takes the whole width.
 fn bar(message: &SlowMessage, all: &[&SlowMessage], record: &Record) -> String {
     let longest = longest_whole(all, record);
     let mut before = 0.0;

@@ -1,5 +1,5 @@
-//! Draws consecutive steps as bars: the phases of an SMTP session, and the way of a message over MADES. Also contains
-//! two parts for MADES runs: lost connections, and how well the simulator's and the bench's figures agree.
+//! Draws consecutive steps as bars: the phases of an SMTP session, and the steps of a message over MADES. Also contains
+//! two parts for MADES runs: lost connections, and a comparison of the simulator's figures with the bench's.
 use super::plot;
 use super::tables::{self, BarColumn, PagePart, PageRuns};
 use crate::figures::{Section, SectionBody};
@@ -14,7 +14,7 @@ pub(super) fn waterfall(runs: PageRuns<'_>) -> Option<PagePart> {
     Some(PagePart { id: "steps", title: "Steps", body: tables::section(&section, other.as_ref(), Some(&bars)) })
 }
 
-/// Removes the column in which the text report draws bars with characters, because the page draws its own bars.
+/// Removes the column in which the text report draws bars with characters, because the page draws bars as images.
 fn without_characters(section: Section) -> Section {
     let body = match section.body {
         SectionBody::Figures(table) => SectionBody::Figures(table.without("time")),

@@ -1,4 +1,5 @@
-//! Tables and lists of facts in HTML. Beside each number is its ratio to the same number of the baseline.
+//! Tables and lists of facts in HTML. If there is a baseline, each number has its ratio to the baseline's number beside
+//! it.
 //!
 //! Each table scrolls in its own box, so the page itself never has to scroll sideways.
 use super::escape::{escaped, isolated};
@@ -37,7 +38,7 @@ fn fact_list(facts: &[(&'static str, String)]) -> String {
     format!("<dl>{}</dl>", facts.iter().map(row).collect::<String>())
 }
 
-/// Shows a table, which screen readers introduce by reading out `caption`.
+/// Returns a table in HTML. Screen readers read out `caption` as its name.
 pub(super) fn table(caption: &str, own: &Table, baseline: Option<&Table>, bars: Option<&BarColumn>) -> String {
     let columns = own.column_cells();
     let others = baseline.map(Table::column_cells);
@@ -91,7 +92,7 @@ fn cell(column: &ColumnCells, row: usize, baseline: Option<f64>) -> String {
 }
 
 /// Finds the row in the baseline's table that has the same name as this row of the run's table. The name consists of
-/// all columns before the first number, because one column may not be unique: an error is identified by phase and code.
+/// all columns before the first number, because one column may not suffice: an error is identified by phase and code.
 fn same_row(columns: &[ColumnCells], others: &[ColumnCells], row: usize) -> Option<usize> {
     let has_number = |column: &ColumnCells| column.cells.iter().any(|(_, number)| number.is_some());
     let is_name = |(own, other): &(&ColumnCells, &ColumnCells)| {
@@ -128,7 +129,8 @@ pub(super) struct PageRuns<'a> {
 }
 
 impl<'a> PageRuns<'a> {
-    /// Calls `find` for the run and the baseline, and returns both results, or `None` if there is none for the run.
+    /// Calls `find` for the run and for the baseline, and returns both results. Returns `None` if `find` returns `None`
+    /// for the run.
     pub(super) fn both<T>(self, find: impl Fn(&'a Record) -> Option<T>) -> Option<(T, Option<T>)> {
         find(self.record).map(|own| (own, self.baseline.and_then(find)))
     }

@@ -1,5 +1,5 @@
-//! The time axis that all curves of the run and of the baseline share. If there are more than 800 seconds, several
-//! seconds share two points, their minimum and their maximum, so that no peak disappears.
+//! The time axis that all curves of the run and of the baseline share. A curve has at most 800 points. If there are
+//! more seconds, several seconds share two points, their minimum and their maximum, so that no peak disappears.
 use std::collections::BTreeMap;
 
 pub(super) const MAX_POINTS: usize = 800;
@@ -18,14 +18,14 @@ impl TimeAxis {
         Self { places, points }
     }
 
-    /// Returns how many consecutive seconds each plot joins into two points, which show their minimum and maximum.
-    /// Returns 1 if each second has a point of its own.
+    /// Returns how many consecutive seconds are joined into two points, which show their minimum and maximum. Returns 1
+    /// if each second has a point of its own.
     pub(super) fn per_bucket(&self) -> usize {
         if self.places.len() <= self.points { 1 } else { self.places.len().div_ceil((self.points / 2).max(1)) }
     }
 
-    /// Returns the time of each point in seconds. The curves are drawn as steps, so an extra point marks the end of the
-    /// last second.
+    /// Returns the time of each point, in seconds. The curves are drawn as steps, so there is an extra point at the end
+    /// of the last second.
     pub(super) fn times(&self) -> Vec<f64> {
         let seconds: Vec<u64> = self.places.keys().copied().collect();
         let size = self.per_bucket();

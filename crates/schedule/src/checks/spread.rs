@@ -13,7 +13,7 @@ pub fn check(data: &[u8]) {
     assert!((0..20).all(|number| bounds.contains(&spread.sample(1, RandomStream::Message, number))));
     let quantiles: Vec<u64> = spread.quantiles(50).collect();
     assert!(quantiles.iter().all(|number| bounds.contains(number)), "{quantiles:?} in {bounds:?}");
-    // The mean is computed from rounded numbers, so it may lie slightly outside of the bounds.
+    // The mean is computed from rounded numbers, so it may lie slightly outside the bounds.
     let mean = spread.mean();
     let room = 1e-9 * spread.max() as f64;
     assert!((spread.min() as f64 - room..=spread.max() as f64 + room).contains(&mean), "{mean} in {bounds:?}");

@@ -1,4 +1,4 @@
-//! Parses any text as the stages of an offered rate, one stage per line. The parser must either
+//! Fuzz check that parses arbitrary text as the stages of an offered rate, one stage per line. The parser must either
 //! report a mistake, or return stages in which no message is due earlier than the message before it.
 use crate::offered_rate::{OfferedRate, RateStage};
 

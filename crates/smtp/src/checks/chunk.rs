@@ -7,8 +7,9 @@ use crate::data::LineFault;
 
 const LINE_BYTES: usize = 10;
 
-/// Reads a message that consists of these BDAT chunks from blocks of input. Returns the content, the fault found in its
-/// lines, and the number of bytes after the last chunk. Returns `None` if the input ends before the last chunk does.
+/// Reads a message that consists of these BDAT chunks. `blocks` is the input, cut into pieces. Returns the content, the
+/// fault found in its lines, and the number of bytes after the last chunk. Returns `None` if the input ends before the
+/// last chunk does.
 pub(crate) fn read(
     octets: ContentKind,
     chunks: &[Chunk],
@@ -19,7 +20,7 @@ pub(crate) fn read(
     let mut content = Vec::new();
     reader.begin(*chunks.next()?);
     let mut left: usize = blocks.iter().map(|block| block.len()).sum();
-    // Append an empty block, because the reader reports the end of an empty chunk only when it is called once more.
+    // Append an empty block, because the reader reports the end of an empty chunk only in an additional call.
     for block in blocks.iter().chain(&[b"".as_slice()]) {
         let mut input = *block;
         while let Some(piece) = reader.next(&mut input) {
@@ -42,8 +43,8 @@ pub(crate) fn read(
 }
 
 pub fn check(data: &[u8]) {
-    // The input begins with at most eight bytes, each of which is the size of a chunk. A zero ends the sizes if there
-    // are fewer than eight. The rest of the input is the message.
+    // The input begins with the sizes of at most eight chunks, one byte each. A zero ends the sizes if there are fewer
+    // than eight. The rest of the input is the message.
     let (sizes, message) = match data.iter().take(8).position(|octet| *octet == 0) {
         Some(end) => (&data[..end], &data[end + 1..]),
         None => data.split_at(data.len().min(8)),

@@ -35,7 +35,7 @@ pub(crate) fn read(blocks: &[&[u8]], line_limit: usize) -> Message {
     Message { content, flaw: reader.fault(), length: None }
 }
 
-/// Reads a message by applying RFC 5321 §4.5.2 literally. [`DataReader`] must give the same result.
+/// Reads a message in a simple way that follows RFC 5321 §4.5.2 literally. [`DataReader`] must give the same result.
 fn by_the_book(bytes: &[u8]) -> Message {
     let end = find(&[b"\r\n", bytes].concat(), b"\r\n.\r\n");
     let text = &bytes[..end.unwrap_or(bytes.len())];

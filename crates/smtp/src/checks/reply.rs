@@ -32,7 +32,7 @@ pub fn check(data: &[u8]) {
     let whole = read(&[bytes]);
     assert_eq!(read(&bytes.chunks(1).collect::<Vec<_>>()), whole);
     assert_eq!(read(&SplitMix64(u64::from(choice)).cut(bytes)), whole);
-    // Whatever text a reply has, a client must not read the reply as two replies.
+    // A client must never read a reply as two replies, whatever its text contains.
     let text = String::from_utf8_lossy(bytes);
     let reply = Reply::new(u16::from(choice) * 4, &text);
     if reply.wire().len() <= MAX_REPLY_BYTES {

@@ -26,7 +26,7 @@ pub(super) struct ClientCore {
     pub(super) mechanism: Option<Mechanism>,
     pub(super) gave_up: Option<GaveUp>,
     pub(super) last_received: Duration,
-    /// Replies that the peer still owes to commands of transactions, in the order in which the commands were sent.
+    /// Replies that the client still awaits to commands of transactions, in the order in which the commands were sent.
     pub(super) due: VecDeque<DueReply>,
     /// Unanswered commands that were sent before QUIT. Their replies come before the reply to QUIT.
     pub(super) before_quit: VecDeque<Verb>,
@@ -34,10 +34,11 @@ pub(super) struct ClientCore {
     /// Number of finished transactions with uncertain results, because a reply may be missing ([`Event::settled`]).
     pub(super) unsettled: u32,
     /// True as long as every positive reply to MAIL and RCPT has an enhanced status code with subject 1 (addressing),
-    /// such as 2.1.0. A positive reply with another subject, such as 2.0.0, is then no reply to MAIL or RCPT.
+    /// such as 2.1.0. While this is true, a positive reply with another subject, such as 2.0.0, cannot belong to MAIL
+    /// or RCPT.
     pub(super) are_addresses_labelled: bool,
     /// True if every reply since results last became [certain](Event::settled) fits its command, such as 2.1.5 to RCPT.
-    /// The session has then mistaken no reply for a reply to another kind of command.
+    /// In that case, the session cannot have taken a reply to one kind of command for a reply to another.
     pub(super) is_labelled: bool,
     /// Number of recipients accepted so far in the transaction whose commands the peer is now answering.
     pub(super) accepted: u32,
@@ -54,8 +55,7 @@ pub(super) struct ClientCore {
     /// Set when the peer has accepted EHLO or LHLO. If the peer refuses a later EHLO, after TLS or XCLIENT, the client
     /// does not fall back to HELO.
     pub(super) is_greeted: bool,
-    /// Set when the message that is being sent in chunks can no longer be accepted, because MAIL,
-    /// every RCPT or a chunk was refused.
+    /// Set when the peer can no longer accept the message, because it has refused MAIL, every RCPT or a chunk.
     pub(super) is_doomed: bool,
 }
 
@@ -129,9 +129,9 @@ impl ClientCore {
         self.burst.messages > 0 && self.streams() && self.chunks()
     }
 
-    /// Returns true if the next chunk should be sent although replies are still awaited. If the message has failed, no
-    /// further chunk is sent. If several messages are in transit, however, chunks are still sent, because the refusal
-    /// may belong to an earlier message.
+    /// Returns true if the client should now send the next chunk. With pipelining, it does so even while replies are
+    /// awaited, unless the message has failed. If several messages are in transit, it sends chunks even after a
+    /// refusal, because the refusal may belong to an earlier message.
     pub(super) fn wants_chunk(&self) -> bool {
         self.due.is_empty() || self.groups() && (!self.is_doomed || self.under_way > 1)
     }

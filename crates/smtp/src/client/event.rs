@@ -11,13 +11,13 @@ pub enum Verb {
     Hello,
     /// STARTTLS, after whose positive reply TLS begins (RFC 3207 §4).
     StartTls,
-    /// XCLIENT, with which a proxy names its client (Postfix).
+    /// XCLIENT, a command of Postfix with which a proxy names its client.
     Xclient,
     /// AUTH, or a response to one of its challenges.
     Auth,
     /// MAIL, which begins a transaction (RFC 5321 §4.1.1.2).
     Mail,
-    /// RCPT of the recipient with this position in the envelope, from 0.
+    /// RCPT of the recipient with this position in the envelope, counted from 0.
     Recipient(u32),
     /// DATA, whose usual reply is 354 (RFC 5321 §4.1.1.4).
     Data,
@@ -26,7 +26,8 @@ pub enum Verb {
     /// The final dot or the last BDAT of a message.
     Message,
     /// In LMTP, the final dot or the last BDAT of a message, to which the server replies once for each accepted
-    /// recipient. The number is this recipient's position in the envelope. SMTP uses [`Verb::Message`] instead.
+    /// recipient. The number is the position of the reply's recipient in the envelope. SMTP uses [`Verb::Message`]
+    /// instead.
     Delivery(u32),
     /// RSET, which ends a transaction (RFC 5321 §4.1.1.5).
     Reset,
@@ -43,17 +44,17 @@ pub struct Event<'a> {
     pub reply: ReceivedReply<'a>,
     /// Result of the command's transaction, or `None` if this reply does not end a transaction.
     pub ends: Option<Outcome>,
-    /// Number of transactions whose results this reply makes certain. Before that, a result may be wrong. If the peer
-    /// left out a reply, the session has mistaken the reply to a later command for the result. If the session ends
-    /// while the result of a message is uncertain, the caller should send the message again.
+    /// Number of transactions whose results this reply makes certain. Until then, a result may be wrong, because the
+    /// peer may have left out a reply. The session would then have taken the reply to a later command for the result.
+    /// If the session ends while the result of a message is uncertain, the caller should send the message again.
     pub settled: u32,
 }
 
 /// Result of a transaction, which may be based on the wrong reply until it is [certain](Event::settled).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The peer took responsibility for the recipients that it accepted. In LMTP, these are only the recipients with a
-    /// positive reply to [`Verb::Delivery`]. There is at least one of them.
+    /// The peer took responsibility for at least one recipient. In SMTP, these are all recipients that it accepted. In
+    /// LMTP, these are only the recipients with a positive reply to [`Verb::Delivery`].
     Accepted,
     /// The peer did not take responsibility for the message.
     Refused,

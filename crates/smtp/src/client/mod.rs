@@ -5,8 +5,8 @@
 //!
 //! The session keeps a queue of the replies that its transactions await. For this reason, pipelined and lock-step
 //! dialogues use the same state machine, and differ only in the number of commands that [`Client::begin`] writes at
-//! once. The caller asks [`Client::wants`] what to do next. The caller writes messages to the connection itself, so
-//! that the session does not have to copy them.
+//! once. [`Client::wants`] tells the caller what to do next. The caller itself writes the messages to the connection,
+//! so that the session does not have to copy them.
 mod core;
 mod event;
 mod options;
@@ -58,7 +58,7 @@ impl Client {
         client.core.message_timeout = options.message_timeout;
         client.core.stop_after = options.stop_after;
         if options.stop_after.is_some() {
-            // Do not pipeline, because commands would then be sent before the reply after which the client must stop.
+            // Do not pipeline. Otherwise, the client would send commands before the reply after which it must stop.
             client.core.pipelining = PipelineMode::Off;
             client.core.chunking = Chunking::Never;
         }
@@ -208,7 +208,8 @@ impl Client {
     }
 
     /// Returns true if the next transaction may [begin](Client::begin) in the same write as the message that was just
-    /// [sent](Client::message_sent). RFC 2920 §3.1 allows MAIL after the end of data, before the reply to the message.
+    /// [sent](Client::message_sent). RFC 2920 §3.1 allows MAIL directly after the end of data, without waiting for the
+    /// reply to the message.
     ///
     /// After the last BDAT, MAIL must wait until the peer has accepted a recipient of the message. Without a recipient,
     /// the message fails, and the peer may expect RSET first (RFC 3030 §2). With BDAT, the client sends even the
@@ -223,8 +224,8 @@ impl Client {
         self.core.bursts()
     }
 
-    /// Returns true if the caller may hold back `bytes` bytes of output, to write them together with another message.
-    /// Otherwise the caller must write these bytes at once, so that the peer can already process them.
+    /// Returns true if the caller may hold back output of `bytes` bytes, in order to write it together with another
+    /// message. If not, the caller must write the output at once, so that the peer can already process it.
     pub fn may_hold_back(&self, bytes: usize) -> bool {
         !self.core.bursts() || bytes < self.core.burst.bytes
     }
@@ -256,7 +257,8 @@ impl Client {
 
     /// Returns true if the only awaited reply is the reply to a message. If the peer then resets the connection because
     /// it has not read all bytes, the unread bytes belong to this message. With LMTP, returns false while replies for
-    /// several recipients are awaited. A peer that breaks off between these replies has already read the whole message.
+    /// several recipients are awaited, because a peer that breaks off between these replies has already read the whole
+    /// message.
     pub fn awaits_last_reply_to_message(&self) -> bool {
         self.core.due.len() == 1 && self.awaited_messages() == 1 && self.core.accepted_recipients.len() <= 1
     }
@@ -457,7 +459,8 @@ mod tests {
         let rows = [
             "< 503 bad sequence\n< 503 bad sequence\n< 503 bad sequence\n< 503 bad sequence\n> QUIT\n",
             "< 250 ok\n< 503 bad sequence\n< 250 ok\n< 354 go\n> (message)\n< 250 ok\n> QUIT\n",
-            // In the next rows, a 503 only follows from an earlier refusal and does not mean that the peer lost track.
+            // In the next rows, a 503 is only the result of an earlier refusal. It does not show that the peer is out
+            // of step.
             "< 550 no\n< 503 what\n< 503 what\n< 503 what\n> MAIL FROM:<a@b>\n> RCPT TO:<c@d>\n> RCPT TO:<e@f>\n> DATA\n",
             "< 250 ok\n< 550 no\n< 550 no\n< 503 what\n> RSET\n< 250 ok\n> MAIL FROM:<a@b>\n> RCPT TO:<c@d>\n> RCPT TO:<e@f>\n> DATA\n",
         ];
@@ -529,8 +532,8 @@ mod tests {
     #[test]
     fn a_result_is_certain_when_no_reply_can_be_missing() {
         for (rest, settled) in [
-            // Without an enhanced status code, a 250 does not show to which command it is the reply. The result of a
-            // message is therefore certain only when every command has been answered.
+            // A 250 without an enhanced status code does not show which command it answers. The result of a message is
+            // therefore certain only when every command has been answered.
             ("250 ok\r\n250 ok\r\n250 ok\r\n", 0),
             ("250 ok\r\n250 ok\r\n250 ok\r\n354 go\r\n", 1),
             ("250 ok\r\n421 4.3.2 enough\r\n", 0),

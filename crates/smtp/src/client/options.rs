@@ -5,7 +5,7 @@ use crate::settings::Protocol;
 use crate::xclient::XclientRequest;
 use std::time::Duration;
 
-/// How far the client sends commands ahead of the replies to earlier commands (pipelining).
+/// Says how far the client pipelines, which means that it sends commands before it has the replies to earlier ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PipelineMode {
     /// The client sends one command at a time and waits for its reply.
@@ -56,13 +56,14 @@ pub enum Notifications {
 /// [`PipelineMode::Group`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BurstSize {
-    /// Maximum number of messages in transit. If the connection breaks, the results of all of them are unknown. With 0,
-    /// at most one further message [may begin early](super::Client::may_begin_early), before the current message is
-    /// answered. With 1 or more, the client sends RSET before each message that begins early, so that no message
-    /// depends on the result of another (RFC 3030 §2).
+    /// Maximum number of messages in transit, which means begun and still without a certain result. If the connection
+    /// breaks, the results of all of them are unknown. With 0, at most one further message
+    /// [may begin early](super::Client::may_begin_early), before the current message is answered. With 1 or more, the
+    /// client sends RSET before each message that begins early, so that no message depends on the result of another
+    /// (RFC 3030 §2).
     pub messages: u32,
-    /// Number of bytes up to which output is held back, to be written together with the next message. At this size, the
-    /// output must be written at once, so that the peer can begin.
+    /// Number of bytes below which the caller may hold back output, to write it together with the next message. Once
+    /// the output reaches this size, the caller must write it at once, so that the peer can begin to process it.
     pub bytes: usize,
 }
 
@@ -83,21 +84,21 @@ impl Default for BurstSize {
     }
 }
 
-/// Point after which the client ends the session early, although the server would let it continue.
+/// Point at which the client ends the session early, for example to test a server without sending mail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StopPoint {
-    /// The client stops after the greeting.
+    /// The client sends QUIT after the greeting, in place of EHLO.
     Greeting,
-    /// The client stops after the first accepted EHLO.
+    /// The client sends QUIT after the first accepted EHLO or HELO.
     Hello,
-    /// The client stops after STARTTLS and the TLS handshake.
+    /// The client sends QUIT after STARTTLS and the TLS handshake.
     Tls,
-    /// The client stops after an accepted MAIL.
+    /// The client sends QUIT after the first accepted MAIL.
     Mail,
-    /// The client stops after the replies to all RCPT, if at least one RCPT was accepted.
+    /// The client sends QUIT after the replies to all RCPT, if at least one RCPT was accepted.
     Recipients,
-    /// The client stops after the 354 to DATA. It closes the connection without QUIT, because the
-    /// server would read QUIT as part of the message.
+    /// The client closes the connection after the 354 to DATA. It sends no QUIT, because the server would read QUIT as
+    /// part of the message.
     Data,
 }
 
@@ -124,8 +125,8 @@ pub struct Options {
     /// Longest wait for the reply to QUIT. It has no effect if the wait for other replies is shorter. A short wait does
     /// no harm, because nothing depends on this reply.
     pub quit_timeout: Option<Duration>,
-    /// Set if the session must give up when the server's greeting or reply to EHLO shows the client's own name, because
-    /// mail could then go in circles.
+    /// Set if the session must give up when the server's greeting or reply to EHLO begins with the client's own name.
+    /// The server is then probably this host, so mail would loop.
     pub refuses_own_name: bool,
     /// Longest wait for the greeting, if shorter than for other replies.
     pub greeting_timeout: Option<Duration>,

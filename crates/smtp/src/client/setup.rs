@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Answers the greeting with EHLO or LHLO. If the greeting refuses service, sends QUIT, for which the peer waits (RFC
-/// 5321 §3.1). After 421 sends nothing, because the peer closes the connection itself (§3.8).
+/// 5321 §3.1). After 421, sends nothing, because the peer closes the connection itself (§3.8).
 pub(super) fn greeted(
     setup: Option<Box<SessionSetup>>,
     reply: &ReceivedReply<'_>,
@@ -29,8 +29,8 @@ pub(super) fn greeted(
     }
 }
 
-/// Returns true if the options ask for this check, and the greeting or the reply to EHLO contains the client's own
-/// name. The peer is then probably this host, so mail could loop.
+/// Returns true if the greeting or the reply to EHLO begins with the client's own name, and the options ask for this
+/// check. The peer is then probably this host, so mail could loop.
 fn is_own_name(setup: Option<&SessionSetup>, reply: &ReceivedReply<'_>, core: &ClientCore) -> bool {
     let name =
         |line: &'_ [u8]| line.split(|byte| *byte == b' ').next().map(Domain::new) == Some(Domain::new(&*core.name));
@@ -52,8 +52,8 @@ fn send_hello(verb: &[u8], core: &ClientCore, out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// After a permanent refusal of EHLO, the client falls back to HELO (RFC 5321 §3.2), unless EHLO was accepted before
-/// TLS or XCLIENT. LHLO has no fallback.
+/// Handles the reply to EHLO, LHLO or HELO. After a permanent refusal of EHLO, falls back to HELO (RFC 5321 §3.2),
+/// unless the peer has accepted an EHLO earlier in this session, before TLS or XCLIENT. LHLO has no fallback.
 pub(super) fn hello_answered(
     form: HelloForm,
     setup: Option<Box<SessionSetup>>,
@@ -126,7 +126,7 @@ impl SessionSetup {
         }
     }
 
-    /// Sends XCLIENT if the options ask for it and it has not been sent yet.
+    /// Sends XCLIENT if the options ask for it and it has not been sent yet. Otherwise continues with AUTH.
     fn introduce(mut self: Box<Self>, core: &mut ClientCore, out: &mut Vec<u8>) -> ClientState {
         let (Some(introduction), None) = (&self.options.xclient, &self.xclient_lines) else {
             return self.log_in(core, out);

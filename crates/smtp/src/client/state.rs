@@ -67,8 +67,9 @@ pub(super) enum HelloForm {
     Plain,
 }
 
-/// States of the client's sending side. A client that pipelines may begin several transactions before it gets the
-/// replies to the first, so the queue [`due`](super::core::ClientCore::due) lists the replies that have not arrived.
+/// States of a client session that is ready to send mail, named by the part of a transaction that the client sends. A
+/// client that pipelines may begin several transactions before it gets the replies to the first. The state therefore
+/// does not show which replies are awaited: the queue [`due`](super::core::ClientCore::due) lists them.
 ///
 /// ```text
 ///  Idle ◀────────────────────────────────────── 2yz, 5yz to the message, in LMTP one for each recipient

@@ -6,7 +6,7 @@ use super::state::{ClientState, SendState, SetUpState};
 use crate::reply::ReceivedReply;
 
 impl ClientState {
-    /// Handles a reply, and appends the commands that follow from it to `out`.
+    /// Handles a reply, and appends the client's next commands to `out`.
     pub(super) fn receive<'r>(
         &mut self,
         reply: ReceivedReply<'r>,
@@ -28,8 +28,8 @@ impl ClientState {
                     return Err(Violation::Misplaced(reply.code()));
                 }
                 let step = state.step(due, &reply, core, out);
-                // Skip the old value's destructor, which would cost time at each reply to check which variant it drops.
-                // The old value is always `Idle`, so `forget` leaks nothing.
+                // Skip the destructor of the old value, which would have to check the variant at each reply. The old
+                // value is always `Idle`, so `forget` leaks nothing.
                 std::mem::forget(std::mem::replace(sending, step.next));
                 if core.is_out_of_step && (step.ends.is_some() || step.to == Verb::Reset) {
                     *self = self.end_out_of_step(core, out);
@@ -103,7 +103,7 @@ impl SetUpState {
         }
     }
 
-    /// Returns the command whose reply is awaited. `None` means that the caller must begin TLS.
+    /// Returns the command whose reply is awaited, or `None` while the session waits for the caller to begin TLS.
     fn awaited(&self) -> Option<Verb> {
         match self {
             Self::ExpectGreeting(_) => Some(Verb::Greeting),

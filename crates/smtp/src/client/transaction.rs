@@ -31,7 +31,7 @@ impl SendState {
     ) -> ReplyStep {
         let recipient = if due == DueReply::Message { core.accepted_recipients.pop_front() } else { None };
         let is_done = reply.code() / 100 == 2;
-        // A 421 ends the LMTP session, so no replies for the remaining recipients follow.
+        // In LMTP, each recipient gets a reply. But a 421 ends the session, so no further replies follow.
         let is_last = due != DueReply::Message || core.accepted_recipients.is_empty() || reply.code() == 421;
         let are_all_answered = core.due.is_empty() && is_last;
         core.is_out_of_step |= match due {
@@ -118,7 +118,8 @@ impl SendState {
         self.message_refused(core, out)
     }
 
-    /// In LMTP, handles the reply to the message for one recipient.
+    /// In LMTP, handles the reply to the message for one recipient. After the last of these replies, the message counts
+    /// as accepted if it was accepted for at least one recipient.
     fn delivery_answered(self, is_done: bool, is_end: bool, core: &mut ClientCore, out: &mut Vec<u8>) -> SendStep {
         core.is_delivered |= is_done && !core.is_doomed;
         if !core.accepted_recipients.is_empty() && !is_end {
@@ -151,7 +152,8 @@ impl SendState {
 }
 
 /// Sends the next command of a client that waits for each reply: RCPT for recipient `number` or, after the last
-/// recipient, DATA. If the message is sent with BDAT, the caller writes the chunks instead.
+/// recipient, DATA. If the message is sent with BDAT, the caller writes the chunks instead. If no recipient was
+/// accepted, or if the client only probes the recipients, ends the transaction.
 fn ask(envelope: Arc<Envelope>, number: usize, core: &mut ClientCore, out: &mut Vec<u8>) -> SendStep {
     if number < envelope.recipients() {
         core.send(envelope.recipient(number), DueReply::Recipient(number as u32), out);
@@ -194,9 +196,10 @@ impl ClientCore {
     /// status codes help, because only replies to MAIL and RCPT have subject 1 (addressing):
     ///
     /// - If only MAIL, RCPT and DATA are unanswered after a message, a positive reply with a subject other than 1
-    ///   belongs to the message. DATA would get 354.
-    /// - At a reply to MAIL, no reply is missing if all replies since results last became certain fit their commands by
-    ///   code or subject. A 421 fits MAIL, because servers send it after a maximum number of messages.
+    ///   belongs to the message, because MAIL and RCPT would get subject 1, and DATA would get 354.
+    /// - A reply to MAIL makes all earlier results certain if each reply since results last became certain fits its
+    ///   command by code or subject. A 421 fits MAIL, because servers send it when a session has reached their maximum
+    ///   number of messages.
     fn settle(&mut self, to: DueReply, reply: &ReceivedReply<'_>, are_all_answered: bool) -> u32 {
         let is_done = reply.code() / 100 == 2;
         let is_address = matches!(to, DueReply::Mail | DueReply::Recipient(_));
@@ -222,8 +225,9 @@ impl ClientCore {
     }
 
     /// Returns true if the reply cannot belong to the command, such as 354 to MAIL. In SMTP, a positive reply with
-    /// subject 1 (addressing) is no reply to a message while further replies are due. It may be the reply to a later
-    /// MAIL or RCPT. LMTP permits subject 1, because Cyrus sends it when it accepts a message for a recipient.
+    /// subject 1 (addressing) does not count as a reply to a message while further replies are due, because it may be
+    /// the reply to a later MAIL or RCPT. LMTP permits subject 1, because Cyrus sends it when it accepts a message for
+    /// a recipient.
     pub(super) fn is_misplaced(&self, to: DueReply, reply: &ReceivedReply<'_>) -> bool {
         match (reply.code(), to) {
             (354, DueReply::Data) => false,

@@ -206,8 +206,8 @@ impl AuthEnd {
                 core.failed_logins += u32::from(reason == ReplyReason::NotAuthenticated);
                 true
             }
-            // Temporary replies such as 454 say nothing about the secret, so they are not failed
-            // logins.
+            // Do not count temporary replies such as 454 as failed logins, because they say nothing
+            // about the secret.
             Self::RefusedByApplication { has_failed } => {
                 core.failed_logins += u32::from(has_failed);
                 core.bears(ReplyReason::NotAuthenticated)

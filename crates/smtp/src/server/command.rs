@@ -16,8 +16,8 @@ use crate::settings::Protocol;
 use crate::xclient::Xclient;
 use std::time::Duration;
 
-/// Up to this many refused recipients of a message do not count towards `Limits::idle_commands`. Further refusals
-/// count, so that a client cannot keep a session busy forever. Legitimate messages have far fewer recipients.
+/// Maximum number of refused recipients of a message that need not count towards `Limits::idle_commands`. Further
+/// refusals count, so that a client cannot keep a session busy forever. Legitimate messages have far fewer recipients.
 const MAX_DEFERRED_RECIPIENTS: u32 = 100_000;
 
 impl TransactionState {
@@ -271,8 +271,8 @@ impl CommandState {
 }
 
 impl ServerCore {
-    /// Checks whether the command is allowed before TLS (RFC 3207 §4) and before AUTH (RFC 4954
-    /// §6).
+    /// Refuses the command if the settings require TLS (RFC 3207 §4) or a login (RFC 4954 §6) for it, and the session
+    /// does not have them yet.
     fn admits(&self, command: &Command<'_>, state: &CommandState) -> Result<(), ReplyReason> {
         let requires = &self.settings.requires;
         let is_free = matches!(command, Command::Hello(..) | Command::Noop | Command::Quit | Command::StartTls);
@@ -327,8 +327,8 @@ impl ServerCore {
         Ok(())
     }
 
-    /// Checks that at least one recipient was accepted. If none was, LMTP answers 503, even if
-    /// recipients were refused (RFC 2033 §4.2).
+    /// Checks that at least one recipient was accepted. If all recipients were refused, SMTP answers 554, but LMTP
+    /// answers 503 (RFC 2033 §4.2). If there was no RCPT at all, both answer 503.
     fn has_recipients(&self, transaction: TransactionState) -> Result<(), ReplyReason> {
         match transaction {
             TransactionState { accepted: 1.., .. } => Ok(()),

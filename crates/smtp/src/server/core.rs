@@ -13,12 +13,14 @@ use std::time::Duration;
 pub(super) struct ServerCore {
     pub(super) settings: Arc<ServerSettings>,
     pub(super) errors: u32,
-    /// Counts unknown commands before EHLO, over the whole session.
+    /// Number of unknown commands that came while EHLO was due. It is never reset, not even by STARTTLS or XCLIENT,
+    /// after which the client must send EHLO again.
     pub(super) unknown: u32,
     pub(super) idle_commands: u32,
     pub(super) failed_logins: u32,
     pub(super) junk_commands: u32,
-    /// Set from an accepted MAIL until RSET or the end of the message. This RSET is no junk command.
+    /// Set from an accepted MAIL until RSET or the end of the message. While this is set, RSET does not count as a junk
+    /// command.
     pub(super) has_open_mail: bool,
     pub(super) gave_up: Option<ReplyReason>,
     pub(super) last_received: Duration,
@@ -55,8 +57,8 @@ impl ServerCore {
         }
     }
 
-    /// Returns the time at which the session times out. The session times out if the client is silent for too long,
-    /// sends its message too slowly, or sends no message for too long.
+    /// Returns the time at which the session times out unless more input arrives: because the client is silent for too
+    /// long, sends its message too slowly, or sends no message for too long.
     pub(super) fn deadline(&self, message_pace: Option<&MessagePace>) -> Duration {
         let limits = &self.settings.limits;
         let idle = self.last_received + limits.idle_timeout;
@@ -125,8 +127,8 @@ impl ServerCore {
 
     pub(super) fn refuse<'a>(&mut self, stays: State, reason: ReplyReason, out: &mut Vec<u8>) -> Transition<'a> {
         let reason = match reason {
-            // An invalid BDAT ends the session, because its chunk has an unknown length and cannot be skipped. If the
-            // server does not offer CHUNKING, no chunk follows, so the session can continue.
+            // An invalid BDAT ends the session, because the length of its chunk is unknown, so that the chunk cannot be
+            // skipped. If the server does not offer CHUNKING, no chunk follows, so the session can continue.
             ReplyReason::BadChunk if !self.offers().chunking => ReplyReason::NotImplemented,
             ReplyReason::BadChunk | ReplyReason::OtherProtocol => return self.give_up(reason, out),
             reason => reason,

@@ -54,7 +54,7 @@ impl Server {
         now: Duration,
         out: &mut Vec<u8>,
     ) -> Option<Event<'s>> {
-        // Return early if nothing can be done yet, because moving the state out and back costs time.
+        // If nothing can be done yet, return now. Moving the state out and back would only cost time.
         if self.state.is_waiting(input) {
             self.lines.release();
             return None;
@@ -160,8 +160,8 @@ impl Server {
         };
     }
 
-    /// Returns the number of bytes that the client sent unencrypted after STARTTLS, and that were
-    /// dropped. No honest client sends any: they may have been injected (CVE-2011-0411).
+    /// Returns the number of bytes that came unencrypted after STARTTLS and were dropped. An honest
+    /// client sends none, so an attacker may have injected them (CVE-2011-0411).
     pub fn injected_bytes(&self) -> u64 {
         self.core.injected
     }

@@ -81,8 +81,8 @@ impl OpenQuestion {
             Self::Nonce(request) => request.answered(answer, core, out),
             Self::Login(question) => question.answered(answer, core, out),
             Self::Xclient { is_logged_in, before } => {
-                // After a granted XCLIENT, the session starts again with the greeting, for the
-                // client that the proxy has named.
+                // If XCLIENT is granted, the session starts again with the greeting, now on behalf of
+                // the client that the proxy has named.
                 let reply = send(answer, &core.settings.greeting, out);
                 core.is_authenticated = if reply.is_positive() { is_logged_in } else { core.is_authenticated };
                 after(reply, CommandState::ExpectHello, before)

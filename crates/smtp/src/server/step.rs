@@ -11,8 +11,9 @@ use crate::sasl::MAX_EXCHANGE_LINE_BYTES;
 use std::time::Duration;
 
 impl State {
-    /// Stores the next state without running the destructor of the old state. The destructor would check at each event
-    /// which state it drops. The old state is always the `Closed` that `take_state` left, so nothing leaks.
+    /// Stores the next state without running the destructor of the old state. This saves time at each event, because
+    /// the destructor would have to check which state it drops. The old state is always the `Closed` that `take_state`
+    /// left, so nothing leaks.
     pub(super) fn put(&mut self, next: Self) {
         std::mem::forget(std::mem::replace(self, next));
     }
@@ -119,8 +120,8 @@ fn parse<'l>(line: &'l [u8], core: &ServerCore) -> Result<Command<'l>, ReplyReas
     command
 }
 
-/// Returns the reason to refuse an invalid line. If the line belongs to another protocol, such as HTTP, replaces
-/// `reason`, because such a line must end the session.
+/// Returns the reason to refuse an invalid line. If the line belongs to another protocol, such as HTTP, returns
+/// `OtherProtocol` instead of `reason`, because such a line must end the session.
 fn fault(line: &[u8], reason: ReplyReason) -> ReplyReason {
     if foreign::is_foreign(line) { ReplyReason::OtherProtocol } else { reason }
 }

@@ -1,7 +1,7 @@
 //! A client session with a server that accepts and rejects at random, and whose replies may be
 //! dropped or changed on the way. The session must not report a message as delivered that the
-//! server did not accept. It must not report a message as rejected without a permanent reply to one
-//! of its own commands. Fuzz targets include this file by path.
+//! server did not accept. It must not report a message as rejected unless one of the message's own
+//! commands got a permanent reply (5yz). Fuzz targets include this file by path.
 use mailrun_smtp::checks::SplitMix64;
 use mailrun_smtp::client::{BurstSize, ChunkPosition, Chunking, Client, Options, Outcome, PipelineMode, Verb, Want};
 use mailrun_smtp::envelope::Envelope;
@@ -12,11 +12,11 @@ use std::time::Duration;
 
 const NOW: Duration = Duration::ZERO;
 const MESSAGES: u32 = 12;
-/// Codes that replace other replies. None of them accepts a message, sender or recipient, because
-/// the adversary must not add a 250.
+/// Codes of forged replies, which replace replies of the server on their way to the client. None of them accepts a
+/// message, sender or recipient, because no client could detect a forged 250.
 const FORGED: [u16; 8] = [354, 421, 450, 500, 503, 530, 550, 554];
-/// Maximum number of faults in a burst. If the replies have enhanced status codes, a result is
-/// certain after the reply to the next MAIL, and four faults together could imitate that reply.
+/// Maximum number of dropped or forged replies in a session with BDAT and enhanced status codes. In such a session, a
+/// result is certain after the reply to the next MAIL, and four faults together could imitate that reply.
 const MAX_BURST_FAULTS: u32 = 3;
 
 struct Choices<'a>(&'a [u8]);
@@ -29,7 +29,7 @@ impl Choices<'_> {
     }
 }
 
-/// The server, and the connection from the server to the client.
+/// The server, and the connection on which its replies may be dropped or changed.
 struct AdversarialServer<'a> {
     choices: Choices<'a>,
     has_chunking: bool,
@@ -44,12 +44,12 @@ struct AdversarialServer<'a> {
     message: u32,
     recipients: u32,
     taken: BTreeSet<u32>,
-    /// Messages for which a permanent reply to one of their commands was sent.
+    /// Numbers of the messages that got a permanent reply, real or forged, to one of their commands.
     rejected: BTreeSet<u32>,
 }
 
 impl AdversarialServer<'_> {
-    /// Handles all complete commands.
+    /// Answers all complete commands that have arrived. An incomplete command waits for the next call.
     fn receive(&mut self, bytes: &mut Vec<u8>) {
         self.input.append(bytes);
         while let Some(end) = self.input.windows(2).position(|pair| pair == b"\r\n") {
@@ -92,7 +92,7 @@ impl AdversarialServer<'_> {
                     self.answer("221 2.0.0 Bye", true);
                     self.is_closed = true;
                 }
-                // An unknown command, or a message that the server did not ask for.
+                // This is an unknown command, or a line of a message that the server did not ask for.
                 _ => _ = self.answer("", false),
             }
         }
@@ -106,8 +106,8 @@ impl AdversarialServer<'_> {
         (self.has_mail, self.recipients) = (false, 0);
     }
 
-    /// Sends the usual reply, or a refusal. Either may be changed or dropped on the way. Returns
-    /// whether the server accepted the command.
+    /// Sends the usual reply, or a refusal, which is always 503 if the command is not possible. The reply may be
+    /// changed or dropped on the way. Returns true if the server accepted the command.
     fn answer(&mut self, usual: &str, is_possible: bool) -> bool {
         let refusal = match self.choices.next() {
             _ if !is_possible => Some(503),
@@ -150,7 +150,7 @@ struct OpenMessage {
     is_rejected: bool,
 }
 
-/// Caller of the session, which always has another message.
+/// Caller of the client session. It has 12 messages, and begins each of them as early as the session permits.
 struct EagerCaller {
     client: Client,
     begun: u32,
@@ -186,7 +186,7 @@ impl EagerCaller {
         }
     }
 
-    /// Does what the session wants until it needs a reply.
+    /// Sends the commands and messages that the session wants, until the session needs a reply.
     fn act(&mut self, out: &mut Vec<u8>) {
         while self.step(out) && self.client.bursts() && self.client.wants() == Want::Chunk {}
     }
@@ -222,8 +222,8 @@ impl EagerCaller {
     }
 }
 
-/// Plays a session. The first byte selects how messages are sent, and each further byte the fate of
-/// a reply.
+/// Plays a session and checks its results. The first byte selects how messages are sent. The further bytes decide which
+/// commands the server refuses, and which replies are dropped or changed.
 pub(crate) fn check(bytes: &[u8]) {
     let mut choices = Choices(bytes);
     let mode = choices.next();

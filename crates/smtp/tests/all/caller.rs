@@ -8,7 +8,8 @@ use std::time::Duration;
 
 const NOW: Duration = Duration::from_secs(1);
 
-/// Runs a session whose caller does what the session wants after each reply.
+/// Runs a session whose caller does what the session wants after each reply. Returns the events, the client's output,
+/// and the violation of the protocol that ended the session, if there was one.
 fn run(blocks: &[&[u8]], options: &Arc<Options>) -> (Vec<String>, Vec<u8>, Option<Violation>) {
     let mut client = Client::with_options("me".into(), options.clone(), Some([7; 18]), NOW);
     let envelope = Arc::new(Envelope::new("a@b", "", ["c@d", "e@f"]).expect("good addresses"));
@@ -28,8 +29,7 @@ fn run(blocks: &[&[u8]], options: &Arc<Options>) -> (Vec<String>, Vec<u8>, Optio
                     ));
                 }
                 Ok(None) => break,
-                // The number of injected bytes depends on how the replies are cut, so it is not
-                // compared.
+                // Do not compare the number of injected bytes, because it depends on how the replies are cut.
                 Err(Violation::Injected(_)) => return (events, out, Some(Violation::Injected(0))),
                 Err(violation) => return (events, out, Some(violation)),
             }
@@ -45,8 +45,7 @@ fn act(client: &mut Client, envelope: &Arc<Envelope>, replies: usize, out: &mut 
     match client.wants() {
         Want::Transaction if replies % 16 == 15 => client.quit(NOW, out),
         Want::Transaction => client.begin(envelope.clone(), NOW, out),
-        // Sometimes the caller is slow, and the peer's next reply arrives before the message is
-        // sent.
+        // Sometimes the caller is slow, and the peer's next reply arrives before the message is sent.
         Want::Message if replies % 5 == 4 => {}
         Want::Message => {
             client.message_sent(NOW);
@@ -67,8 +66,8 @@ fn act(client: &mut Client, envelope: &Arc<Envelope>, replies: usize, out: &mut 
     }
 }
 
-/// The session must report and send the same however the replies are cut, and must always know
-/// which reply it waits for.
+/// Checks that a session reports the same events and sends the same output however the replies are cut into blocks.
+/// Also checks that the session always knows which reply it waits for.
 pub(crate) fn check(bytes: &[u8], options: &Arc<Options>, seed: u64) {
     let whole = run(&[bytes], options);
     assert_eq!(run(&bytes.chunks(1).collect::<Vec<_>>(), options), whole);

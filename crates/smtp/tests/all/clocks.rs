@@ -28,7 +28,7 @@ fn server() -> (Server, Vec<u8>) {
     (server, out)
 }
 
-/// Feeds the bytes and answers each question with yes.
+/// Passes the bytes to the server, and answers each of its questions with yes.
 fn feed(server: &mut Server, bytes: &[u8], now: Duration, out: &mut Vec<u8>) {
     let mut input = bytes;
     while let Some(event) = server.next_event(&mut input, now, out) {
@@ -191,11 +191,12 @@ fn an_answer_to_no_question_is_not_said() {
     assert!(out.is_empty());
 }
 
-/// All questions in their order, each with the bytes that cause it.
+/// Input after which the server asks its questions, in the order of a session. The first question is whether to greet
+/// the client, and needs no input.
 const QUESTIONS: [&[u8]; 6] =
     [b"", b"EHLO a\r\n", b"MAIL FROM:<a@b>\r\n", b"RCPT TO:<c@d>\r\n", b"DATA\r\n", b"x\r\n.\r\n"];
 
-/// Creates a session that waits for the answer to this question.
+/// Creates a session that waits for the answer to the question after `QUESTIONS[question]`.
 fn server_asking(question: usize, out: &mut Vec<u8>) -> Server {
     let mut server = silent_server();
     for bytes in &QUESTIONS[1..=question] {
@@ -314,8 +315,7 @@ fn a_session_that_brings_no_message_ends_however_busy_it_is() {
     feed(&mut server, b"EHLO a\r\n", at(1), &mut out);
     let mut last_message = at(0);
     for second in (10..2000).step_by(10) {
-        // An abandoned transaction does not count as a message. A refused message does, because the
-        // session read it.
+        // An abandoned transaction does not count as a message. A refused message does, because the session read it.
         let block: &[u8] = match second {
             500 => b"MAIL FROM:<a@b>\r\nRCPT TO:<c@d>\r\nDATA\r\nx\r\n.\r\n",
             1000 => b"MAIL FROM:<a@b>\r\nRCPT TO:<c@d>\r\nDATA\r\nx\ny\r\n.\r\n",
@@ -380,12 +380,12 @@ fn a_message_that_comes_too_slowly_ends_the_session() {
         assert_eq!(feed_slowly(head, b"x", at(1) * 4 / 5, 500, 900), Err(Duration::from_millis(60_800)));
         assert_eq!(feed_slowly(head, &[b'x'; 499], second, 500, 900), Ok(()), "a minute is lost in 500");
         assert_eq!(feed_slowly(head, &[b'x'; 250], second, 500, 900), Err(at(119)), "half of it");
-        // The client pauses for less than the idle timeout, and then catches up.
+        // This client may pause for 50 s, because that is less than the idle timeout and the client then catches up.
         assert_eq!(feed_slowly(head, &[b'x'; 25_500], at(50), 500, 900), Ok(()));
         assert_eq!(feed_slowly(head, b"x", second, 0, 900), Ok(()), "no minimum");
         assert_eq!(feed_slowly(head, b"x", second, 0, 2000), Err(MESSAGE), "the whole time has a limit nevertheless");
     }
-    // Many chunks, each of which gets a reply. Only their content counts as progress.
+    // These clients send many chunks, and each chunk gets a reply. Only the content of the chunks counts as progress.
     assert_eq!(feed_slowly(to_rcpt, b"BDAT 1\r\nx", second, 500, 900), Err(at(62)));
     assert_eq!(feed_slowly(to_rcpt, b"BDAT 0\r\n", second, 500, 900), Err(at(61)));
 }

@@ -1,4 +1,5 @@
-//! Plays each dialog file against the server core, with the bytes cut in many ways.
+//! Plays each dialog file of `tests/dialogs` against a server session, with the client's bytes cut into blocks of many
+//! sizes.
 use crate::dialog::{self, Dialog, Step, Whose};
 use crate::host::{RecordedEvent, RecordingServer};
 use mailrun_smtp::limits::Limits;
@@ -35,7 +36,8 @@ fn host(dialog: &Dialog) -> RecordingServer {
     RecordingServer::greeting(greeting.as_ref(), &Arc::new(ServerSettings::with_offer("test", limits, offer)), refuse)
 }
 
-/// Returns the dialogs that can be sent without a pause, which excludes those with TLS.
+/// Returns the dialogs that the client can send without a pause. This excludes dialogs with TLS, because the client
+/// must wait before it begins TLS.
 fn dialogs_in_one() -> Vec<Dialog> {
     dialogs().into_iter().filter(|dialog| !dialog.steps.contains(&Step::Tls)).collect()
 }
@@ -52,7 +54,8 @@ fn refuse(event: &RecordedEvent) -> Option<Reply> {
     }
 }
 
-/// Takes the next reply, which must exist and match.
+/// Takes the server's next reply from `out`, and checks it against step `at` of the dialog. Does nothing if this step
+/// expects no reply.
 fn expect(dialog: &Dialog, at: usize, out: &mut Vec<u8>) {
     let Step::Expect(expected) = &dialog.steps[at] else { return };
     let reply = dialog::take_reply(out).unwrap_or_else(|| panic!("{} step {at}: no reply, {expected:?}", dialog.name));
@@ -69,7 +72,8 @@ fn finish(dialog: &Dialog, host: RecordingServer) {
     }
 }
 
-/// Sends a line or a group, and waits for its replies. No reply may come earlier or later.
+/// Plays a dialog step by step: sends a line or a group of lines, and checks all replies to it before the client
+/// continues. The server must not send more replies than the dialog expects.
 fn play_in_lock_step(dialog: &Dialog, block_bytes: usize) {
     let mut host = host(dialog);
     for (at, step) in dialog.steps.iter().enumerate() {
@@ -90,7 +94,7 @@ fn play_in_lock_step(dialog: &Dialog, block_bytes: usize) {
     finish(dialog, host);
 }
 
-/// Sends all input of the client in these blocks without waiting. The replies must come in order.
+/// Sends all of the client's input in these blocks without waiting, and then checks that the replies came in order.
 fn play_pipelined<'a>(dialog: &Dialog, blocks: impl IntoIterator<Item = &'a [u8]>) {
     let mut host = host(dialog);
     blocks.into_iter().for_each(|block| host.receive(block, NOW));
@@ -127,7 +131,7 @@ fn dialogs_hold_pipelined_in_one_block() {
 fn dialogs_hold_pipelined_and_cut_in_two_anywhere() {
     for dialog in dialogs_in_one() {
         let octets = dialog.said();
-        // Long dialogs repeat themselves, so it is enough to cut them in a few hundred places.
+        // Long dialogs repeat themselves, so it is enough to cut each of them at a few hundred places.
         for at in (0..octets.len()).step_by(1 + octets.len() / 400) {
             play_pipelined(&dialog, [&octets[..at], &octets[at..]]);
         }

@@ -1,5 +1,5 @@
-//! Tests of extensions that dialog files cannot express: the application's answers, time-outs,
-//! dropped bytes.
+//! Tests of extensions in cases that dialog files cannot express: answers of the application, time-outs and dropped
+//! bytes.
 use mailrun_smtp::limits::Limits;
 use mailrun_smtp::login::Proof;
 use mailrun_smtp::reply::Reply;
@@ -267,7 +267,7 @@ fn the_parameters_of_an_extension_that_is_not_offered_are_unknown() {
     }
 }
 
-/// Questions of the extensions, each with the bytes that cause it.
+/// Inputs after which the server asks a question about an extension, such as STARTTLS or AUTH.
 const QUESTIONS: [&[u8]; 8] = [
     b"STARTTLS\r\n",
     b"AUTH CRAM-MD5\r\n",
@@ -279,7 +279,8 @@ const QUESTIONS: [&[u8]; 8] = [
     b"AUTH LOGIN YQ==\r\nYg==\r\n",
 ];
 
-/// Number of questions that come before this one.
+/// Returns how many other questions, for example about MAIL and RCPT, the server asks before the last question of
+/// `QUESTIONS[question]`.
 fn before(question: usize) -> usize {
     match question {
         5 => 2,
@@ -306,8 +307,8 @@ fn a_refusal_leaves_the_session_fit_for_the_next_transaction() {
     for (number, bytes) in QUESTIONS.iter().enumerate() {
         let mut server = smtp();
         let answers = [vec![None; before(number)], vec![Some(&no)]].concat();
-        // XOAUTH2 sends the reason first, and the client must acknowledge it with an empty
-        // response.
+        // With XOAUTH2, the server first sends the reason, and the client must acknowledge it with an empty response. A
+        // chunk that is refused must still be sent.
         let rest: &[u8] = if number == 3 {
             b"\r\n"
         } else if number == 5 {
@@ -366,7 +367,7 @@ fn recipients_that_are_put_off_do_not_end_a_session_whose_message_has_others() {
     let limits = Limits { recipients: 2, idle_commands: 10, ..Limits::default() };
     let list = [TO_RCPT, &b"RCPT TO:<g@h>\r\n".repeat(20), b"DATA\r\n"].concat();
     for (refusal, code) in [(None, "452 4.5.3"), (Some(&full), "452 4.5.3"), (Some(&later), "450 4.7.0")] {
-        // The session itself refuses recipients beyond its own limit, and the application the others.
+        // In the first case, the session refuses recipients beyond its own limit. In the others, the application does.
         let recipients = if refusal.is_some() { 1000 } else { 2 };
         let mut server = server(Protocol::Smtp, Limits { recipients, ..limits.clone() });
         let answers = [&[None; 3][..], &[refusal; 20]].concat();

@@ -1,6 +1,6 @@
 //! A server session with an application that records all events. Fuzz targets include this file by
 //! path.
-#![allow(dead_code)] // each place that includes it uses a part
+#![allow(dead_code)] // Each place that includes this file uses only a part of it
 
 use mailrun_smtp::checks::SplitMix64;
 use mailrun_smtp::command::{Hello, Mail, Recipient};
@@ -31,7 +31,7 @@ pub(crate) enum RecordedEvent {
     },
     Data,
     Message(Vec<u8>),
-    /// In LMTP, the message for this recipient.
+    /// In LMTP, the question whether the application accepts the message for this recipient.
     Delivery(Vec<u8>),
     Discarded(ReplyReason),
     Reset,
@@ -64,12 +64,13 @@ pub(crate) struct RecordingServer {
 }
 
 impl RecordingServer {
-    /// Creates a session that has sent its greeting.
+    /// Creates a session that has sent its greeting. The application refuses an event if `refuse` returns a reply to
+    /// it.
     pub(crate) fn new(identity: &Arc<ServerSettings>, refuse: fn(&RecordedEvent) -> Option<Reply>) -> Self {
         Self::greeting(None, identity, refuse)
     }
 
-    /// Creates a session that has sent `instead`, if given, in place of its greeting.
+    /// Like [`Self::new`], but if `instead` is given, the session has sent this reply in place of its greeting.
     pub(crate) fn greeting(
         instead: Option<&Reply>,
         identity: &Arc<ServerSettings>,
@@ -88,7 +89,7 @@ impl RecordingServer {
         Self::new(&Arc::new(ServerSettings::new("test", limits)), |_| None)
     }
 
-    /// Handles a block until the block or the session ends.
+    /// Passes a block to the session, records the events, and answers the questions among them.
     pub(crate) fn receive(&mut self, block: &[u8], now: Duration) {
         let mut input = block;
         while let Some(event) = self.server.next_event(&mut input, now, &mut self.out) {
@@ -126,9 +127,9 @@ impl RecordingServer {
     }
 }
 
-/// Checks that sessions which get the same bytes in different blocks report and send the same, and
-/// come to rest. They send `greeting` instead of their own. The application refuses recipients that
-/// begin with "no".
+/// Checks that sessions which get the same bytes in different blocks report the same events and send the same replies.
+/// Also checks that a session without further input ends at its deadline. If `greeting` is given, it replaces the usual
+/// greeting. The application refuses recipients that begin with "no".
 pub(crate) fn check(greeting: Option<&Reply>, identity: &Arc<ServerSettings>, bytes: &[u8], seed: u64) {
     let now = Duration::from_secs(1);
     let mut whole = RecordingServer::greeting(greeting, identity, refuse);

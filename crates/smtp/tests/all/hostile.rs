@@ -1,5 +1,5 @@
-//! Properties for any input. A session must not panic and must come to an end, and its events and
-//! replies must not depend on how the bytes are cut.
+//! Properties that must hold for any input: a session does not panic, and it ends. Its events and replies do not depend
+//! on how the bytes are cut into blocks.
 use crate::host::{self, RecordingServer};
 use crate::{adversary, caller};
 use mailrun_smtp::client::{BurstSize, Chunking, Notifications, Options, PipelineMode, StartTls};
@@ -15,7 +15,7 @@ const NOW: Duration = Duration::from_secs(1);
 
 const TO_DATA: &[u8] = b"EHLO a\r\nMAIL FROM:<a@b>\r\nRCPT TO:<c@d>\r\nDATA\r\n";
 
-/// Words of SMTP and fragments of them, mixed with messages and raw bytes.
+/// Generates input of a client: SMTP commands and fragments of commands, mixed with messages and raw bytes.
 fn conversation() -> impl Strategy<Value = Vec<u8>> {
     let words: Vec<&[u8]> = vec![
         b"EHLO a\r\n",
@@ -66,7 +66,8 @@ fn conversation() -> impl Strategy<Value = Vec<u8>> {
     proptest::collection::vec(piece, 0..30).prop_map(|pieces| pieces.concat())
 }
 
-/// A message, usually complete, that may contain anything but its own end.
+/// Generates the commands from EHLO to DATA, and a message that lacks its end in half of the cases. The text may also
+/// contain an early end of data, so that the server reads the rest as commands.
 fn message() -> impl Strategy<Value = Vec<u8>> {
     (proptest::collection::vec(text(), 0..8), any::<bool>()).prop_map(|(text, ends)| {
         let end: &[u8] = if ends { b"\r\n.\r\n" } else { b"" };
@@ -112,7 +113,7 @@ fn offers() -> impl Strategy<Value = Offer> {
         let chosen = Mechanism::ALL.into_iter().filter(|mechanism| auth & (1 << *mechanism as u8) != 0);
         offer.extensions.auth = chosen.fold(Mechanisms::NONE, Mechanisms::with);
         offer.extensions.xclient = if xclient { Attributes::ALL } else { Attributes::NONE };
-        // Requirements that no client can meet are rare, because they prevent most events.
+        // Choose requirements rarely, because the clients of this test cannot meet them, which prevents most events.
         let rarely = needs_tls && needs_auth;
         offer.requires = Requires {
             tls: rarely && auth_tls,
@@ -148,9 +149,10 @@ proptest! {
         let limits = Limits { errors: u32::MAX, unknown_before_hello: u32::MAX, ..Limits::default() };
         let mut host = RecordingServer::with_limits(limits);
         let greeting = host.out.len();
-        // All input must consist of command lines, so lines with BDAT and QUIT are left out.
+        // All input must consist of command lines. So leave out BDAT, after which content follows, and QUIT, which ends
+        // the session.
         let is_line = |line: &&String| {
-            // Lines of other protocols end the session. `foreign.rs` tests them.
+            // Also leave out lines of other protocols, which end the session. `foreign.rs` tests them.
             let word = line.split(' ').next().unwrap_or_default();
             let is_smtp = line.is_empty() || line.starts_with(|first: char| first.is_alphabetic() || " .".contains(first));
             let ends = ["QUIT", "BDAT"].iter().any(|verb| line.to_ascii_uppercase().starts_with(verb));
@@ -203,7 +205,7 @@ fn options() -> impl Strategy<Value = Options> {
     prop_oneof![pipelining().prop_map(|pipelining| Options { pipelining, ..Options::default() }), extended]
 }
 
-/// Replies that a bad server may send.
+/// Generates output of a server: replies in any order, some of them incomplete or malformed.
 fn replies() -> impl Strategy<Value = Vec<u8>> {
     let words: Vec<&[u8]> = vec![
         b"220 hi\r\n",

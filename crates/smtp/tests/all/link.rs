@@ -21,7 +21,7 @@ impl SimulatedLink {
         Self { blocks, rng: SplitMix64(seed), latest: Duration::ZERO, left: breaks_after, carried: 0 }
     }
 
-    /// Sends all of `bytes`, or as many as the link carries before it breaks.
+    /// Sends all of `bytes`, or as many as the link carries before it breaks, and empties `bytes`.
     pub(crate) fn send(&mut self, bytes: &mut Vec<u8>, now: Duration) {
         let carried = (bytes.len() as u64).min(self.left);
         self.left -= carried;
@@ -41,7 +41,7 @@ impl SimulatedLink {
         self.blocks.front().map(|(at, _)| *at)
     }
 
-    /// Returns the next block that has arrived by this time.
+    /// Returns the next block, or `None` if it has not arrived by this time.
     pub(crate) fn arrived(&mut self, now: Duration) -> Option<Vec<u8>> {
         if self.due()? > now {
             return None;

@@ -1,6 +1,6 @@
 //! Tests of the session cores from outside: dialogs, client and server joined by a link, and
 //! properties of any input.
-#![allow(clippy::unwrap_used)] // the lint spares `#[test]` functions and not what they call
+#![allow(clippy::unwrap_used)] // The lint exempts `#[test]` functions but not the functions that they call
 
 mod adversary;
 mod caller;

@@ -1,5 +1,5 @@
-//! Client and server connected by a link in virtual time. Whatever the link and the application do,
-//! each message and reply must arrive once, or the session must end and both sides must notice.
+//! Client and server connected by a link in virtual time. Whatever the link and the application do, each message and
+//! reply must arrive exactly once, or the session must end and both sides must notice.
 use crate::link::SimulatedLink;
 use mailrun_smtp::checks::SplitMix64;
 use mailrun_smtp::client::{
@@ -18,16 +18,16 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Says how far the sender sends ahead of the replies.
+/// Says how far the client pipelines, which means that it sends commands before it has the replies to earlier ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SendMode {
-    /// One command at a time.
+    /// The client waits for the reply to each command.
     LockStep,
-    /// MAIL, RCPT and DATA together.
+    /// The client sends MAIL, RCPT and DATA together, and then waits for their replies.
     Group,
-    /// The next group together with the message before it.
+    /// The client sends the next message's MAIL, RCPT and DATA together with the content of the message before it.
     Stream,
-    /// The next group as soon as the session permits it, even after RSET.
+    /// The client begins the next message as soon as the session permits it, even after a RSET that is not answered.
     Eager,
 }
 
@@ -37,13 +37,13 @@ impl SendMode {
     }
 }
 
-/// Features beyond the basics that both sides agree on.
+/// Extensions that the server offers and the client uses, and whether both speak LMTP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Features {
     protocol: Protocol,
     /// Size of a chunk in bytes, if messages are sent with BDAT.
     chunk_bytes: Option<usize>,
-    /// Number of messages under way at a time.
+    /// Maximum number of messages in transit (`BurstSize::messages`).
     burst: u32,
     tls: bool,
     mechanism: Option<Mechanism>,
@@ -98,7 +98,7 @@ enum AppBehavior {
     Closing,
 }
 
-/// A message as the sender sees it.
+/// Codes of the replies to one message's commands, and the outcomes that the client session reported for it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct SentMessage {
     mail: Vec<u16>,
@@ -131,7 +131,7 @@ impl TestSender {
         self.act(now);
     }
 
-    /// Does what the session wants until it needs replies.
+    /// Sends the commands and messages that the session wants, until the session needs replies.
     fn act(&mut self, now: Duration) {
         loop {
             match self.client.wants() {
@@ -207,7 +207,7 @@ fn note(event: &client::Event<'_>, open: &mut VecDeque<usize>, sent: &mut [SentM
     }
 }
 
-/// A message as the application behind the server sees it.
+/// A message as the application behind the server gets it, with the recipients that the application accepted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct AcceptedMessage {
     sender: Vec<u8>,
@@ -222,12 +222,12 @@ struct DelayedAnswer {
     asked: QuestionKind,
 }
 
-/// Questions whose answers the tests compare.
+/// Questions whose answers decide which messages and recipients the application has accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum QuestionKind {
     Recipient(Vec<u8>),
     Message,
-    /// In LMTP, the result of the message for this recipient.
+    /// In LMTP, the question whether the application accepts the message for this recipient.
     Delivery(usize),
     Other,
 }
@@ -266,7 +266,7 @@ impl TestReceiver {
             let asks = event.asks();
             let question = take(&mut self.current, &event);
             let is_open = match event {
-                // RSET, NOOP and QUIT are always granted here. `clocks` tests refusals.
+                // Always grant RSET, NOOP and QUIT here, because `clocks` tests what happens if they are refused.
                 Event::Reset | Event::Noop | Event::Quit | Event::Proof(_) => {
                     self.server.grant(now, &mut self.out);
                     false
@@ -370,7 +370,8 @@ struct PairPlan {
     messages: Vec<usize>,
     /// Number of errors that the server tolerates.
     errors: u32,
-    /// Number of bytes after which each direction breaks.
+    /// Number of bytes after which the link from the client to the server breaks. `down_breaks` is the same for the
+    /// other direction.
     up_breaks: u64,
     down_breaks: u64,
 }
@@ -383,7 +384,8 @@ impl PairPlan {
         Self { seed, mode, features, behavior: temper, messages, errors, up_breaks: breaks, down_breaks: breaks }
     }
 
-    /// Text that has dots in critical places, and differs from message to message.
+    /// Generates the content of a message. Some lines begin with dots, to test dot-stuffing, and the subject differs
+    /// from message to message.
     fn content(number: usize, dice: &mut SplitMix64) -> Vec<u8> {
         let mut content = format!("Subject: {number}\r\n\r\n").into_bytes();
         for _ in 0..dice.below(8) {
@@ -449,10 +451,10 @@ impl SessionPair {
         Self { sender, receiver, up, down, now: Duration::ZERO }
     }
 
-    /// Runs the pair until nothing is under way.
+    /// Runs a client and a server until no bytes and no delayed answer are on their way.
     fn run(plan: &PairPlan) -> Self {
         let mut pair = Self::new(plan);
-        // The greeting is also an answer of the application.
+        // The application also decides about the greeting, at once or later.
         let put_off = !pair.receiver.decide(QuestionKind::Other, Duration::ZERO);
         assert_eq!(put_off, pair.receiver.later.is_some());
         while let Some(now) = pair.turn() {
@@ -461,8 +463,8 @@ impl SessionPair {
         pair
     }
 
-    /// Sends all output, and lets the next thing happen. Returns the time of that, or `None` if
-    /// nothing is left.
+    /// Sends all output, and advances the virtual time to the next event: a block arrives, or the application gives a
+    /// delayed answer. Returns the time of the event, or `None` if nothing is on its way.
     fn turn(&mut self) -> Option<Duration> {
         self.up.send(&mut self.sender.out, self.now);
         self.down.send(&mut self.receiver.out, self.now);
@@ -487,8 +489,8 @@ impl SessionPair {
         self.sender.client.wants() == Want::Close && self.receiver.server.is_closed()
     }
 
-    /// Messages that the sender believes accepted, in the form in which the receiver must have
-    /// them.
+    /// Returns the messages that the client session reported as accepted, in the form in which the receiver must have
+    /// recorded them.
     fn accepted(&self) -> Vec<AcceptedMessage> {
         let accepted = self.sender.sent.iter().enumerate().filter(|(_, sent)| sent.outcomes == [Outcome::Accepted]);
         let is_lmtp = self.receiver.protocol == Protocol::Lmtp;
@@ -506,9 +508,9 @@ impl SessionPair {
             .collect()
     }
 
-    /// Checks what must hold if both sides ended normally.
+    /// Checks that each command got one reply and each message one outcome, as after any session that ended normally.
     fn check_every_reply_came_once(&self) {
-        // A server that refused EHLO has not offered PIPELINING.
+        // If the server refused EHLO, it has not offered PIPELINING, and the client sends commands one at a time.
         let extensions = self.sender.client.extensions();
         let grouped = self.sender.mode != SendMode::LockStep && extensions.pipelining;
         let by_data = self.sender.chunk_bytes == 0 || !extensions.chunking;
@@ -554,7 +556,7 @@ fn features() -> impl Strategy<Value = Features> {
     })
 }
 
-/// Plans with any combination of features.
+/// Generates plans with any combination of features.
 fn extended(temper: AppBehavior) -> impl Strategy<Value = PairPlan> {
     (plans(temper), features()).prop_map(|(plan, features)| PairPlan { features, ..plan })
 }
@@ -623,9 +625,9 @@ proptest! {
     }
 }
 
-/// Checks a run whose link breaks. The receiver must have each message for which the client got
-/// 250. The receiver may also have the message whose reply was under way. With BDAT, it may also
-/// have the next message, or as many messages as a burst has.
+/// Checks a run whose link breaks. The receiver must have each message for which the client got 250. The receiver may
+/// also have a message whose reply did not arrive. With BDAT, the client may send further messages before it gets this
+/// reply, so the receiver may have two such messages, or as many as a burst has.
 fn check_broken(plan: &PairPlan) {
     let is_ahead = plan.features.chunk_bytes.is_some() && matches!(plan.mode, SendMode::Stream | SendMode::Eager);
     let in_doubt = if is_ahead { plan.features.burst.max(2) as usize } else { 1 };

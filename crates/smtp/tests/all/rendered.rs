@@ -6,7 +6,7 @@ use mailrun_smtp::reply::{Reply, ReplyReader};
 use mailrun_smtp::{Path, address, checks};
 use proptest::prelude::*;
 
-/// Mailboxes by the grammar of RFC 5321 §4.1.2: short and long ones, some with UTF-8, and some
+/// Generates short and long mailboxes, mostly by the grammar of RFC 5321 §4.1.2. Some contain UTF-8, and some are
 /// invalid.
 fn mailbox() -> impl Strategy<Value = String> {
     let atom = "[a-zA-Z0-9!#$%&'*+/=?^_`{|}~é-]{1,12}(\\.[a-z0-9ü]{1,9}){0,7}";
@@ -88,7 +88,7 @@ fn the_longest_mailbox_makes_a_command_a_server_takes() {
     assert_eq!(Envelope::new(&format!("{sender}d"), "", ["b@c"]), Err(address::PathError::TooLong));
 }
 
-/// Maximum length of a path without its brackets.
+/// Returns the maximum length of a path in bytes, without its brackets.
 fn address_limit() -> usize {
     mailrun_smtp::limits::MAX_PATH_BYTES - 2
 }

@@ -14,8 +14,8 @@ use std::sync::Arc;
 const BODY_CRC_OFFSET: usize = 36;
 
 pub fn check(data: &[u8]) {
-    // Try the bytes as they are, and also with correct checksums, because wrong checksums keep most bytes from being
-    // parsed.
+    // Try the bytes as they are, and also with correct checksums. With wrong checksums, most of the bytes would never
+    // be parsed.
     for octets in [data.to_vec(), with_checksums(data)] {
         let first = try_octets(&octets);
         let again = try_octets(&octets);

@@ -4,7 +4,8 @@ use crate::model::{SpoolModel, SpoolOperation, open, small, steps};
 use mailrun_spool::faulty::FaultyDisk;
 use proptest::prelude::*;
 
-/// Runs the steps until the disk stops. Returns the disk as the crash leaves it.
+/// Runs the steps until they end or the disk freezes, and then simulates a crash. Opens the spool again, and compares
+/// its messages with the model. Returns the disk.
 fn run(model: &mut SpoolModel, disk: &FaultyDisk, steps: &[SpoolOperation], power_loss: Option<u64>) -> FaultyDisk {
     let Ok((spool, backlog)) = open(disk, small()) else {
         disk.freeze();
@@ -17,7 +18,7 @@ fn run(model: &mut SpoolModel, disk: &FaultyDisk, steps: &[SpoolOperation], powe
     drop(spool);
     let disk = after(disk, power_loss);
     let (spool, backlog) = open(&disk, small()).unwrap();
-    // No crash may look like damage at rest.
+    // A crash must not look like damage to data that was stored before.
     assert!(spool.damage().iter().all(|damage| !damage.is_alarming()), "{:?}", spool.damage());
     model.compare(&spool, backlog, unwritten);
     drop(spool);
@@ -53,7 +54,7 @@ trait IndexFromRaw {
 }
 
 impl IndexFromRaw for prop::sample::Index {
-    /// proptest has no constructor for an index, so one is generated.
+    /// Generates an index, because proptest has no constructor for it.
     fn from_raw_for_test(at: usize) -> Self {
         use proptest::strategy::ValueTree;
         use proptest::test_runner::TestRunner;

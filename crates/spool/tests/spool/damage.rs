@@ -13,11 +13,11 @@ struct Base {
     /// Messages that are not done, as they were stored.
     waiting: BTreeMap<Id, NewMessage>,
     next_id: u64,
-    /// Content of the file `newest`.
+    /// Content of the file `newest`, which is never damaged here.
     newest: Vec<u8>,
 }
 
-/// Makes several segments with messages, notes and done messages, in small and large batches.
+/// Returns a spool of several segments with messages, notes and done messages, in small and large batches.
 fn base() -> &'static Base {
     static BASE: OnceLock<Base> = OnceLock::new();
     BASE.get_or_init(|| make(false))
@@ -98,7 +98,7 @@ fn base_with_moved_segment() -> Base {
     };
     let kept: Vec<Id> = (0..20).map(|number| store(number, 6000)).collect();
     let mut number = 1000;
-    // They are moved twice, so that segments are used again.
+    // Go on until these messages were moved twice on average, so that the spool has used segments again.
     while spool.stats().moved < 2 * kept.len() as u64 {
         number += 1;
         spool.done(store(number, 40_000));
@@ -130,13 +130,14 @@ impl Base {
         disk
     }
 
-    /// Returns the messages that have a record, live or not, in that part of a file.
+    /// Returns the waiting messages that have a record in that part of a file, even one that is obsolete because the
+    /// message was moved.
     fn touched(&self, file: &str, range: &Range<usize>) -> Vec<Id> {
         let octets = &self.files[file];
         let reaches = |draft: &NewMessage| {
             let positions = memchr_all(octets, &draft.envelope);
             positions.into_iter().any(|at| {
-                // Notes may come between envelope and body in the record of a moved message.
+                // Allow for notes, which come between envelope and body in the record of a moved message.
                 let end = at + draft.envelope.len() + 4096 + draft.body.len();
                 at - 40 < range.end && range.start < end
             })
@@ -144,8 +145,8 @@ impl Base {
         self.waiting.iter().filter(|(_, draft)| reaches(draft)).map(|(id, _)| *id).collect()
     }
 
-    /// Opens a damaged disk. All untouched messages must be there. A missing message must be named,
-    /// or covered by the number of unnamed ones.
+    /// Opens a damaged disk. All untouched messages must be there. The spool must name each missing message, or report
+    /// damage of unknown cost if the spool cannot know the message's number.
     fn check(&self, disk: &FaultyDisk, touched: &[Id], has_moves: bool, what: &str) {
         let (spool, backlog) = open(disk, small()).unwrap();
         let left: BTreeMap<Id, _> = backlog.map(|left| left.unwrap()).map(|left| (left.id, left)).collect();
@@ -157,8 +158,7 @@ impl Base {
                 Some(left) if !left.is_body_damaged => assert_genuine(&spool, left),
                 _ => {
                     assert!(touched.contains(id), "{what}: {id} is sound and lost; {damage:?}");
-                    // A lost message cannot be named if it was moved out of order, or if no message
-                    // follows it.
+                    // The spool cannot name a lost message that was moved out of order, or that no message follows.
                     let has_no_place = has_moves || id.0 + 1 == self.next_id;
                     assert!(named(id) || has_no_place && is_untold, "{what}: {id} is lost in silence; {damage:?}");
                 }
@@ -171,8 +171,7 @@ impl Base {
         let next = spool.store(draft(1, 1)).wait().unwrap().id();
         assert!(next.0 >= self.next_id, "{what}: {next} was given before");
         spool.close();
-        // At the second start, quarantined damage must not count as new, and nothing more may be
-        // lost.
+        // At the second start, quarantined damage must not count as new, and no more messages may be lost.
         let (again, backlog) = open(&disk.after_kill(), small()).unwrap();
         assert!(again.damage().iter().all(|damage| damage.is_known || !damage.is_alarming()), "{:?}", again.damage());
         assert_eq!(backlog.len(), left.len() + 1, "{what}");
@@ -180,7 +179,7 @@ impl Base {
 }
 
 impl Base {
-    /// Opens a disk a part of which cannot be read. All messages outside that part must be there.
+    /// Opens a disk with an unreadable part. All messages outside that part must be there.
     fn assert_sound_are_left(&self, disk: &FaultyDisk, touched: &[Id]) {
         let (spool, backlog) = open(disk, small()).unwrap();
         let left = backlog.map(|left| left.unwrap()).filter(|left| !left.is_body_damaged);
@@ -192,11 +191,10 @@ impl Base {
 }
 
 fn memchr_all(octets: &[u8], wanted: &[u8]) -> Vec<usize> {
-    // An envelope ends where no further digit follows.
     octets.windows(wanted.len()).enumerate().filter(|(_, window)| window == &wanted).map(|(at, _)| at).collect()
 }
 
-/// Returns an offset in one of the files, preferably near headers, batches and records.
+/// Chooses a file, and an offset in a sector of it that holds data. Returns the file's name and the offset.
 fn place(base: &Base, file: prop::sample::Index, at: prop::sample::Index, near: usize) -> (String, usize) {
     let names: Vec<&String> = base.files.keys().collect();
     let name = names[file.index(names.len())].clone();
@@ -265,7 +263,7 @@ proptest! {
         let disk = base.disk(&name, |octets| match filling {
             0 => octets[at..end].fill(0),
             1 => octets[at..end].fill(0xFF),
-            // Tear the sectors: half of each is overwritten with other bytes.
+            // Tear the sectors: overwrite half of each sector with other bytes.
             _ => (at..end).step_by(512).for_each(|sector| octets.copy_within(256..512, sector + 256)),
         });
         let touched = base.touched(&name, &(at..end));
@@ -280,7 +278,7 @@ proptest! {
         let base = if moves { base_with_moves() } else { base() };
         let (name, at) = place(base, file, at, 0);
         let disk = base.disk(&name, |_| ());
-        // A disk reports read errors for whole blocks.
+        // Let the whole block fail, because a disk reports read errors for whole blocks.
         let at = at / 4096 * 4096;
         disk.fail_reads(&name, at..at + 4096);
         let touched = base.touched(&name, &(at..at + 4096));
@@ -345,7 +343,7 @@ fn damage_of_what_is_done_is_no_alarm() {
     spool.done(ids[1]);
     spool.close();
     let octets = disk.octets("segment-00000000").unwrap();
-    // Each byte of the record's header, and some of the body.
+    // Damage each byte at the beginning of the record in turn, and then some bytes of the body.
     for at in (0..80).chain((80..360).step_by(7)) {
         let mut octets = octets.clone();
         octets[8192 + 4096 + 32 + at] ^= 4;
@@ -384,7 +382,7 @@ fn a_segment_is_not_read_again_for_each_damaged_batch() {
         let disk = disk.after_kill();
         let mut octets = disk.octets("segment-00000000").unwrap();
         for (number, at) in memchr_all(&octets, b"draft ").into_iter().step_by(2).enumerate() {
-            // Damage the envelope of one message, the body of the next.
+            // Damage in turn the envelope of a message and the body of the next one.
             octets[at + [1, 40][number % 2]] ^= 4;
         }
         disk.put("segment-00000000", &octets);
@@ -416,7 +414,7 @@ fn a_free_segment_with_a_damaged_header_is_not_read_again_for_each_batch() {
     assert!(disk.read_bytes() < 20 * SEGMENT_BYTES, "{} bytes were read", disk.read_bytes());
 }
 
-/// Returns the offsets of the sectors of a file that are not empty.
+/// Returns the offsets of a file's sectors that are not all zeros.
 fn used_sectors(octets: &[u8]) -> Vec<usize> {
     (0..octets.len()).step_by(512).filter(|at| octets[*at..*at + 512] != [0; 512]).collect()
 }
@@ -454,7 +452,8 @@ fn the_lost_end_of_a_closed_log_is_no_torn_end() {
     }
 }
 
-/// A spool of five segments, in which each message was answered, and its files.
+/// The files of a spool with five segments in use, and the ids of its messages. The spool gave a receipt for each of
+/// them.
 struct FiveSegments {
     files: BTreeMap<String, Vec<u8>>,
     /// Segments in use, from the oldest to the newest.
@@ -472,7 +471,7 @@ impl FiveSegments {
             number += 1;
             spool.store(draft(number, [60, 700, 5000, 9000, 300][number as usize % 5])).wait().unwrap().id()
         };
-        // Segments were used before, so that the oldest is not the first that ever was.
+        // First use and free some segments, so that the oldest segment in use is not the first one of the spool.
         let mut done = Vec::new();
         while spool.stats().segments < 4 {
             done.push(store());
@@ -506,7 +505,8 @@ impl FiveSegments {
         Self { files, used: used.into_iter().map(|(_, name)| name).collect(), answered }
     }
 
-    /// Returns the disk on which these files have other contents, or are missing.
+    /// Returns a disk with the spool's files, some of them changed: each change names a file and gives its new content,
+    /// or `None` to leave the file out.
     fn with(&self, changes: &[(&str, Option<&[u8]>)]) -> FaultyDisk {
         let disk = FaultyDisk::new();
         for (name, octets) in &self.files {
@@ -519,8 +519,8 @@ impl FiveSegments {
         disk
     }
 
-    /// Opens a damaged disk. Returns true if messages are missing, which must have been reported: by
-    /// name, or as damage of unknown content.
+    /// Opens a damaged disk. Returns true if messages are missing. The spool must report them by id, or report damage
+    /// of unknown cost.
     fn loses_and_says_so(&self, disk: &FaultyDisk, what: &str) -> bool {
         let refusing = Options { on_damage: mailrun_spool::OnDamage::Refuse, ..small() };
         let is_refused = matches!(open(&disk.after_kill(), refusing), Err(mailrun_spool::Error::DamageRefused(_)));
@@ -564,7 +564,7 @@ fn a_segment_that_is_missing_empty_shortened_or_foreign_is_damage_whichever_it_i
                 ("of another spool", Some(&foreign[..])),
             ] {
                 let what = format!("segment {number} is {what}, closed: {is_closed}");
-                // Half of the newest segment may be more than the log.
+                // Half of the newest segment may lose nothing, because the log may end within that half.
                 let has_loss = five.loses_and_says_so(&five.with(&[(name, content)]), &what);
                 assert!(has_loss || number == 4 && what.contains("half"), "{what}");
             }
@@ -586,7 +586,7 @@ fn no_answered_message_is_lost_without_a_word() {
     let seed = std::env::var("MAILRUN_SEED").map_or(1, |seed| seed.parse().unwrap());
     let mut random = seed;
     let mut below = |limit: usize| {
-        // This is Knuth's generator of MMIX.
+        // This is the random number generator of Knuth's MMIX.
         random = u64::wrapping_add(u64::wrapping_mul(random, 6_364_136_223_846_793_005), 1_442_695_040_888_963_407);
         (random >> 33) as usize % limit
     };
@@ -597,7 +597,7 @@ fn no_answered_message_is_lost_without_a_word() {
             let octets = &five.files[name];
             let end = octets.iter().rposition(|octet| *octet != 0).unwrap() + 1;
             let mut changes = vec![("deleted".to_owned(), five.with(&[(name, None)]))];
-            // Half of the cuts are in the part that has batches, and some are between two batches.
+            // At least half of these cuts are in the part that has batches, and some of them are between two batches.
             let cuts = [0, below(8192), below(octets.len())].into_iter();
             let cuts = cuts.chain(
                 (0..17).map(|at| if at % 3 == 0 { below(end) & !4095 } else { below(octets.len().min(end * 2)) }),
@@ -624,11 +624,12 @@ fn no_answered_message_is_lost_without_a_word() {
     }
     eprintln!("{trials} trials, {losses} with losses that were reported; nothing was lost in these:");
     harmless.iter().for_each(|what| eprintln!("  {what}"));
-    // A cut that loses nothing is in the unused end of a segment.
+    // Most trials must lose something. A cut loses nothing if it is in the unused end of a segment.
     assert!(losses > trials / 2);
 }
 
-/// Without syncs, a batch proves that the one before it was answered.
+/// Without syncs, each batch proves that the batch before it was answered 250, and the last batch may have been
+/// answered as well. So the spool must not say of any damaged batch that it was not answered.
 #[test]
 fn without_syncs_nothing_is_said_not_to_have_been_answered() {
     let options = || Options { durability: Durability::Write, ..small() };
@@ -640,7 +641,8 @@ fn without_syncs_nothing_is_said_not_to_have_been_answered() {
     let octets = disk.octets(&name).unwrap();
     for (number, at) in memchr_all(&octets, b"draft ").into_iter().enumerate() {
         let mut octets = octets.clone();
-        // The first sector of a batch has its header. Without it, the last batch is not found at all.
+        // Spare the first sector of the last batch. It has the batch's header, without which the batch is not found at
+        // all.
         let sector = at / 512 * 512 + if number == 5 { 512 } else { 0 };
         octets[sector..sector + 512].fill(0);
         disk.put(&name, &octets);

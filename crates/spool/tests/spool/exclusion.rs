@@ -69,8 +69,8 @@ fn a_deleted_lock_file_lets_nobody_in() {
     open_at(&moved).unwrap();
 }
 
-/// Older versions lock only the file, and other hosts on a network file system see only that lock,
-/// so this lock must exclude as well.
+/// Older versions lock only the file `lock` and not the directory, and other hosts on a network file system see only
+/// locks of files. So the file's lock alone must exclude other processes.
 #[test]
 fn a_process_that_locks_only_the_file_is_excluded_as_well() {
     let place = tempfile::tempdir().unwrap();
@@ -99,7 +99,7 @@ fn a_spool_whose_directory_was_replaced_leaves_the_new_one_alone() {
         names
     };
     let before = files(&directory);
-    // Each spool creates and removes a segment of its own.
+    // Let the old spool create and remove segments, which must not change the files of the new spool.
     for _ in 0..4 {
         let stored = old.store(draft(1, 100_000)).wait().unwrap();
         old.done(stored.id());
@@ -150,8 +150,8 @@ fn a_segment_that_is_made_ahead_overwrites_no_file() {
     let (spool, _) = open(&disk, small()).unwrap();
     settle(&spool);
     disk.put("segment-00000002", b"of another relay");
-    // The spool first takes the free segment, and then cannot make another. Once it has noticed
-    // that, it accepts no message.
+    // The spool first uses its free segment, and then cannot make another one. When it has noticed that, it must refuse
+    // all messages.
     let outcome = (0..10_000).map(|_| store(&spool, 20_000)).find(Result::is_err).unwrap();
     assert_foreign(outcome, "segment-00000002");
     assert!(spool.stats().segments <= 2, "{:?}", spool.stats());

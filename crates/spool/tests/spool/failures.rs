@@ -8,7 +8,7 @@ use mailrun_spool::{Damage, DamageKind, Durability, Error, Id, Options, Spool};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Errors that a write or a sync may return. A failed write is also partly done.
+/// Errors that a write or a sync may return. A write that fails may have written some of its bytes.
 const ERRNOS: [Errno; 6] = [Errno::IO, Errno::NOSPC, Errno::DQUOT, Errno::ROFS, Errno::FBIG, Errno::MFILE];
 
 fn run(steps: &[SpoolOperation], operation: u64, errno: Errno, durability: Durability) -> Option<FailedOperation> {
@@ -21,8 +21,7 @@ fn run(steps: &[SpoolOperation], operation: u64, errno: Errno, durability: Durab
         model.compare(&spool, backlog, 0);
         let is_whole = steps.iter().all(|step| model.step(&spool, step));
         if disk.failed() == Some(FailedOperation::Log) {
-            // The operation may have failed after the last receipt. Then the next message must
-            // fail.
+            // The operation may have failed after the last receipt. In that case, the next message must be refused.
             let again = spool.store(draft(0, 10)).wait();
             assert!(!is_whole || matches!(again, Err(Error::Poisoned(_))), "{errno} at {operation}: {again:?}");
             assert!(matches!(spool.failure(), Some(Error::Poisoned(_))), "{errno} at {operation}");
@@ -33,8 +32,8 @@ fn run(steps: &[SpoolOperation], operation: u64, errno: Errno, durability: Durab
         let after = [disk.after_kill(), disk.after_power_loss(operation), disk.after_power_loss(operation + 1000)];
         for disk in &after[..if durability == Durability::Sync { 3 } else { 1 }] {
             let (spool, backlog) = open(disk, options.clone()).unwrap();
-            // Without syncs, a batch that was torn by the failure may have been answered, for all that a
-            // restart can know.
+            // Without syncs, a restart cannot know whether a batch that the failure has torn was answered, so it must
+            // report the batch.
             let is_false_alarm = |damage: &Damage| damage.is_alarming() && damage.kind != DamageKind::UnsyncedEnd;
             assert!(!spool.damage().iter().any(is_false_alarm), "{:?}", spool.damage());
             model.clone().compare(&spool, backlog, unwritten);
@@ -96,7 +95,7 @@ fn what_is_on_the_disk_is_not_lost_by_being_moved() {
         ids.iter().filter(|id| !waiting.contains(id)).for_each(|id| spool.done(*id));
         let mut round = 0;
         while spool.stats().moved < waiting.len() as u64 / 2 {
-            // Both outcomes of the store make the spool compact its log.
+            // Ignore the outcome, because a refused message makes the spool compact its log as well.
             _ = spool.store(draft(round, 100)).wait();
             round += 1;
             assert!(round < 10_000, "{:?}", spool.stats());
@@ -186,6 +185,7 @@ fn until_moved(spool: &Spool, moved: u64) -> BTreeSet<Id> {
 
 /// After a failed sync, the page cache has data that the media lacks, and the next sync succeeds.
 /// The process ends, another process opens the spool from the page cache, and then the power fails.
+/// No message with a receipt may be lost.
 #[test]
 fn what_the_page_cache_alone_has_is_not_built_upon() {
     let mut met = 0;
@@ -198,7 +198,7 @@ fn what_the_page_cache_alone_has_is_not_built_upon() {
         drop(spool);
         let disk = disk.after_kill();
         let (spool, _) = open(&disk, small()).unwrap();
-        // This makes the spool free older segments.
+        // Store more messages, so that the spool moves old ones and frees their segments.
         let more = until_moved(&spool, 10);
         disk.freeze();
         drop(spool);

@@ -1,5 +1,5 @@
 //! Tests of the spool's promises from outside, with different kinds of disks.
-#![allow(clippy::unwrap_used)] // the lint spares `#[test]` functions and not what they call
+#![allow(clippy::unwrap_used)] // The lint exempts `#[test]` functions but not the functions that they call
 mod crash;
 mod damage;
 mod exclusion;

@@ -43,7 +43,7 @@ pub(crate) fn wait_until(mut holds: impl FnMut() -> bool) {
 #[derive(Clone, Debug, Default)]
 struct KnownMessage {
     notes: Vec<Vec<u8>>,
-    /// Number of notes that must survive, because a message was stored after them.
+    /// Number of notes that must survive, because a message stored after them has synced them.
     sure_notes: usize,
     is_done: bool,
     is_surely_done: bool,
@@ -154,8 +154,7 @@ impl SpoolModel {
         }
     }
 
-    /// Compares the content of a spool with the model, and takes that content as the model's from
-    /// now on.
+    /// Asserts that a spool's content agrees with the model, and then makes this content the new model.
     pub(crate) fn compare(&mut self, spool: &Spool, backlog: Backlog, unwritten: u64) {
         let left: BTreeMap<Id, RecoveredMessage> =
             backlog.map(|left| left.unwrap()).map(|left| (left.id, left)).collect();
@@ -166,8 +165,8 @@ impl SpoolModel {
         for (id, left) in &left {
             assert_genuine(spool, left);
             if let Some(known) = self.known.get(id) {
-                // A note may be missing between others, because it was not synced or a full spool
-                // did not write it.
+                // A note between others may be missing, because it was not synced or because a full spool did not write
+                // it.
                 let mut in_order = known.notes.iter();
                 let are_known = left.notes.iter().all(|note| in_order.any(|known| known == note));
                 assert!(are_known, "{id}: {:?} of {:?}", left.notes, known.notes);

@@ -5,8 +5,8 @@ use mailrun_spool::{
 };
 use std::sync::Arc;
 
-/// Returns a disk with one segment of three batches, each with one small message, after the spool
-/// was closed.
+/// Returns the disk of a closed spool, and the name of its only segment, which has three batches with one small message
+/// each.
 fn three_batches() -> (FaultyDisk, String) {
     let disk = FaultyDisk::new();
     store_three(&disk).close();
@@ -40,7 +40,7 @@ fn an_id_is_written_into_the_body() {
     for (options, is_kept) in [(options, true), (memory, false)] {
         let (spool, _) = open(&disk, options.clone()).unwrap();
         let mut bodies = Vec::new();
-        // For the longest bodies, the checksum is combined from two.
+        // The spool combines the checksum of the longest bodies from two checksums.
         for bytes in [8, 16, 17, 300, 5_000, 70_000, 200_000] {
             for at in [0, 1, 150] {
                 let mut draft = draft(1, bytes);
@@ -111,7 +111,8 @@ fn a_torn_tail_is_cut_wherever_it_is_torn() {
         let is_same = cut == octets;
         let disk = with_octets(&name, &cut);
         assert_eq!(numbers_left(&disk).unwrap(), if is_same { vec![1, 2, 3] } else { vec![1, 2] }, "{torn}");
-        // No crash shortens the file. A message whose content was cut off stays known.
+        // No crash shortens the file, so a shorter file must count as damage. A message whose content was cut off stays
+        // known.
         let disk = with_octets(&name, &octets[..last + torn]);
         let damage = refused(&disk);
         assert!(damage.iter().all(|damage| damage.cost >= Cost::Unknown), "{torn}: {damage:?}");
@@ -125,7 +126,7 @@ fn a_torn_tail_is_cut_wherever_it_is_torn() {
 fn a_file_that_was_cut_after_zeros_of_a_header_is_damaged() {
     let (disk, name) = three_batches_killed();
     let last = BATCHES_AT + 2 * BLOCK;
-    // A header begins with a random number of four bytes.
+    // The header of a batch begins with a checksum of four bytes, any of which may be zero.
     for torn in 0..=4 {
         let mut octets = disk.octets(&name).unwrap()[..last + torn].to_vec();
         octets[last..].fill(0);
@@ -167,7 +168,8 @@ fn after_a_cut_the_log_goes_on_and_the_torn_rest_never_counts() {
     assert_eq!(spool.stats().cut_bytes, BATCH as u64);
     spool.store(draft(4, 300)).wait().unwrap();
     spool.close();
-    // Flip a byte that recovery has cut off. The spool never gave a receipt for its message.
+    // Flip the same byte again, in the part that recovery has cut off. This must not bring back its message, for which
+    // the spool never gave a receipt.
     let mut octets = disk.octets(&name).unwrap();
     octets[BATCHES_AT + 2 * BLOCK + 100] ^= 1;
     disk.put(&name, &octets);
@@ -193,7 +195,7 @@ fn a_bad_middle_is_refused_with_file_and_offset() {
         assert_eq!((&damage[0].segment, damage[0].offset), (&name, batch as u64 + 32), "{at}");
         assert_eq!((damage[0].cost, damage[0].messages[0].0), (Cost::Messages, 2), "{at}: {damage:?}");
     }
-    // A write that never reached the media although it was synced.
+    // A batch of zeros is a write that never reached the media, although it was synced.
     let mut bad = octets.clone();
     bad[batch..batch + BLOCK].fill(0);
     let damage = refused(&with_octets(&name, &bad));
@@ -207,7 +209,7 @@ fn a_segment_that_ends_before_the_next_one_begins_is_damaged() {
     spool.store(draft(4, 300)).wait().unwrap();
     spool.close();
     let mut octets = disk.octets(&name).unwrap();
-    octets[BATCHES_AT + 2 * BLOCK + 50] ^= 1; // The last batch of its segment, but not of the log.
+    octets[BATCHES_AT + 2 * BLOCK + 50] ^= 1; // This is the last batch of its segment, but not of the log
     disk.put(&name, &octets);
     let damage = refused(&disk);
     assert_eq!((&damage[0].segment, damage[0].offset, damage[0].messages[0].0), (&name, 16_416, 3), "{damage:?}");
@@ -236,8 +238,8 @@ fn a_segment_that_is_missing_is_noticed() {
     assert_eq!(numbers_left(&less).unwrap(), [1, 3]);
 }
 
-/// Returns a spool with one message in each of three segments, without its newest segment, and the
-/// name of that segment.
+/// Makes a spool of three segments with one message each, and deletes the newest segment. Returns the disk, and the
+/// name of the deleted segment.
 fn without_newest(is_closed: bool) -> (FaultyDisk, String) {
     let disk = FaultyDisk::new();
     for number in 1..=3 {
@@ -254,7 +256,7 @@ fn without_newest(is_closed: bool) -> (FaultyDisk, String) {
 }
 
 fn without_last(disk: FaultyDisk) -> (FaultyDisk, String) {
-    // The newer header has the generation.
+    // A segment has two headers. The newer one has the number of the segment's current use.
     let use_number = |name: &String| {
         let octets = disk.octets(name).unwrap();
         let at = [0, BLOCK].into_iter().max_by_key(|at| octets[at + 16]).unwrap();
@@ -278,8 +280,8 @@ fn a_newest_segment_that_is_missing_is_noticed_once() {
         let (spool, backlog) = open(&disk, small()).unwrap();
         assert_eq!((spool.damage().len(), spool.stats().lost_messages, backlog.len()), (1, 1, 2));
         spool.close();
-        // Nothing more can be done about the loss, so the spool accepts mail as usual. It gives
-        // only numbers that were not given before.
+        // The loss was reported and cannot be undone, so the spool must accept mail as usual. It must not give a number
+        // that was given before.
         let (spool, backlog) = open(&disk, refusing()).unwrap();
         assert_eq!((spool.damage().len(), backlog.len()), (0, 2));
         assert!(spool.store(draft(4, 300)).wait().unwrap().id().0 > 3);
@@ -318,7 +320,7 @@ fn the_record_of_the_newest_segment_costs_no_sync_a_message() {
     let disk = FaultyDisk::new();
     let (spool, _) = open(&disk, small()).unwrap();
     spool.store(draft(1, 300)).wait().unwrap();
-    // Wait for the next segment, because making it also syncs, but delays no message.
+    // Wait until the next segment is made, because this also takes syncs, which delay no message and must not count.
     while spool.stats().disk_bytes < 2 * (64 << 10) {
         std::thread::yield_now();
     }
@@ -397,8 +399,7 @@ fn numbers_are_never_used_again() {
     for round in 0..6 {
         let (spool, backlog) = open(&disk, small()).unwrap();
         assert!(backlog.is_empty());
-        // The file of an oversized segment is removed, but the numbers of its messages must not be
-        // given again.
+        // The spool removes the file of an oversized segment, but must not give the numbers of its messages again.
         let bytes = if round % 2 == 0 { 200_000 } else { 100 };
         let id = spool.store(draft(1, bytes)).wait().unwrap().id();
         assert!(id.0 > last, "{id}");
@@ -432,8 +433,8 @@ fn inspection_finds_what_opening_finds_and_changes_nothing() {
     spool.close();
     let path = place.path().join("segment-00000000");
     let mut octets = std::fs::read(&path).unwrap();
-    octets[BATCHES_AT + BLOCK + 200] ^= 1; // in the body of the second
-    octets[BATCHES_AT + 2 * BLOCK + 50] ^= 1; // in the head of the third, which is done
+    octets[BATCHES_AT + BLOCK + 200] ^= 1; // In the body of the second message
+    octets[BATCHES_AT + 2 * BLOCK + 50] ^= 1; // In the record header of the third message, which is done
     std::fs::write(&path, octets).unwrap();
     let before = files_in(place.path());
     let inspection = mailrun_spool::inspect(place.path()).unwrap();

@@ -62,11 +62,10 @@ fn a_full_spool_whose_messages_are_spread_recovers_too() {
     }
 }
 
-/// Fills a spool with messages and notes, and marks all but the first message as done. There must
-/// be room again.
+/// Fills a spool with messages and notes, and marks all but the first message as done. Then there must be room again.
 fn assert_recovers_but_for_one(spool: &Spool) {
     let mut ids = fill(spool, 10_000);
-    // Write more notes than their reserve can hold, and then use up all remaining room.
+    // Write more notes than the reserve for notes can hold, and then use up all room that is left.
     let note = vec![b'n'; 3000];
     (0..100).for_each(|_| spool.note(ids[1], &note));
     wait_until(|| spool.stats().unwritten > 0);
@@ -98,12 +97,12 @@ fn one_message_that_waits_does_not_keep_a_full_disk_full() {
 fn what_brings_others_to_their_end_is_stored_in_a_full_spool() {
     for durability in [Durability::Sync, Durability::Memory] {
         let (spool, _) = open(&FaultyDisk::new(), Options { durability, ..small() }).unwrap();
-        // The messages fill whole blocks, so moving them makes no room.
+        // The messages fill whole blocks, so the spool gains no room by moving them.
         let ids = fill(&spool, 4000);
         let notice = || spool.store_from_reserve(draft(7, 4000)).wait();
         assert!((0..10).all(|_| notice().is_ok()));
         assert!(matches!(store(&spool, 8, 1000), Err(Error::Full)), "it is none the less full");
-        // The reserve has a limit as well.
+        // The reserve is limited, so the spool must refuse notices in the end.
         assert!((0..100).any(|_| matches!(notice(), Err(Error::Full))));
         ids.iter().for_each(|id| spool.done(*id));
         wait_until(|| store(&spool, 9, 1000).is_ok());
@@ -117,8 +116,7 @@ fn a_full_disk_is_a_full_spool() {
     let (spool, _) = open(&disk, small()).unwrap();
     let ids = fill(&spool, 10_000);
     assert!(!ids.is_empty());
-    // The disk has room for five segments. New messages use three, because the last two are
-    // reserved.
+    // The disk has room for five segments. New messages may use only three, because the last two are reserved.
     let usage = spool.stats();
     assert!(usage.segments == 3 && usage.disk_bytes <= 5 * (64 << 10), "{usage:?}");
     disk.limit_capacity(None);
@@ -201,7 +199,8 @@ fn one_message_that_waits_holds_up_no_segment_and_keeps_its_notes() {
     assert_eq!(message.notes, tries);
 }
 
-/// The scan for messages to move ends at the damage, but the index knows the messages behind it.
+/// The scan for messages to move ends at the damage. The spool must move the messages behind it nevertheless, because
+/// the index knows them.
 #[test]
 fn damage_before_a_message_that_waits_holds_up_no_segment() {
     let disk = FaultyDisk::new();
@@ -382,7 +381,7 @@ fn notes_are_durable_when_that_is_asked_for() {
     spool.note(ids[0], b"held");
     spool.done(ids[1]);
     spool.sync_notes(mark).wait().unwrap();
-    // The request covers notes that were written but not yet synced.
+    // Such a request must also cover notes that were written but not yet synced.
     spool.note(ids[2], b"held too");
     let commits = spool.stats().commits;
     wait_until(|| spool.stats().commits > commits);

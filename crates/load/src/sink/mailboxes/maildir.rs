@@ -21,7 +21,7 @@ const MESSAGE_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// If a directory has changed more recently than this, the next check lists it again. Modification times are only as
 /// exact as a tick of the kernel, so a second delivery within the tick would not change the time.
 const TIME_GRAIN: Duration = Duration::from_millis(100);
-/// Maximum number of bytes that are read of a message. Of a longer message, only its beginning is read.
+/// Maximum number of bytes that are read of a message. The rest of a longer message is ignored.
 const MAX_BYTES: u64 = 64 << 20;
 /// Maximum number of bytes of a message that are read if only its header is needed.
 const HEADER_BYTES: u64 = 64 << 10;
@@ -91,7 +91,8 @@ fn handle(watcher: &Watcher, message: &mut Message) -> bool {
     }
 }
 
-/// Reads a message or its first part. Returns the size of the file, and the content with the line ends of SMTP.
+/// Reads a message, or only its first `HEADER_BYTES` bytes if the body is not needed. Returns the size of the file, and
+/// the content with line ends converted to CRLF.
 fn read(path: &Path, is_whole: bool) -> io::Result<(u64, Vec<u8>)> {
     let file = with_file(path, |path| fs::File::open(path))?;
     let size = file.metadata()?.len();

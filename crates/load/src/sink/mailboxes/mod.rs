@@ -39,7 +39,7 @@ use watcher::{WatchShared, Watcher};
 
 /// Interval at which the thread hands its counts to the collector and checks whether it should end.
 const TICK: Duration = Duration::from_millis(250);
-/// When the sink ends, the deletion of the messages that were counted last may take this long.
+/// When the sink ends, it waits at most this long until the messages that were counted last are deleted.
 const DELETION_TIMEOUT: Duration = Duration::from_secs(2);
 const READ_BYTES: usize = 64 << 10;
 
@@ -120,7 +120,7 @@ impl Watchers {
         Arc::clone(&self.counts)
     }
 
-    /// Ends the watching of all mailboxes, and returns when the collector has the last counts.
+    /// Stops watching. Returns once the last counts have been sent to the collector.
     pub(super) fn stop(self) {
         drop(self);
     }
@@ -178,8 +178,8 @@ impl MailboxWatch {
         self.watchers.counts.closed() == 0
     }
 
-    /// Ends the watching, and returns the messages that were found last. The caller must not ignore them, because a
-    /// later watch does not report them again.
+    /// Stops watching, and returns the messages that were found last. The caller must not ignore them, because a later
+    /// watch does not report them again.
     #[must_use]
     pub(crate) fn stop(mut self) -> Vec<Arrival> {
         self.watchers.stop();

@@ -69,8 +69,8 @@ impl WatchCounts {
 pub(super) struct WatchShared {
     pub(super) state: Rc<SinkWorkerState>,
     pub(super) counts: Arc<WatchCounts>,
-    /// Buffer into which all tasks read. A task borrows it only for one turn and never while it waits, so one buffer is
-    /// enough.
+    /// Buffer into which all tasks read. One buffer is enough, because a task borrows it only during a read, and never
+    /// while it waits for input.
     pub(super) room: RefCell<Vec<u8>>,
     /// Number of messages that should be deleted but are not deleted yet.
     pub(super) undeleted: Cell<u64>,
@@ -104,8 +104,8 @@ impl Watcher {
         }
     }
 
-    /// Records that the mailbox is open, so that the watcher finds mail which arrives from now on. `poll` is the
-    /// interval at which the watcher looks for mail, or `None` if the server reports it.
+    /// Records that the mailbox is open. The watcher finds all mail that arrives from now on. `poll` is the interval at
+    /// which the watcher looks for mail, or `None` if the server reports new mail by itself.
     pub(super) fn opened(&self, poll: Option<Duration>) {
         if !self.is_open.replace(true) {
             self.shared.counts.closed.fetch_sub(1, Ordering::Relaxed);

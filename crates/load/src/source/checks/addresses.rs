@@ -1,5 +1,5 @@
-//! Checks the parsers of address patterns and text patterns with arbitrary input. The parser must
-//! either report a mistake, or return a pattern that produces only well-formed addresses.
+//! Checks the parsers of address patterns and text patterns with arbitrary input. Each parser must either report a
+//! mistake, or return a pattern that produces only well-formed addresses or, for a text pattern, only permitted texts.
 use crate::source::addresses::{AddressPattern, RecipientTag};
 use mailrun_schedule::distribution::{RandomStream, SeededRng};
 use mailrun_smtp::Path;

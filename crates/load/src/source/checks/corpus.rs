@@ -34,7 +34,7 @@ pub(in crate::source) fn received(letter: &CorpusMessage) -> Vec<u8> {
 fn check_corpus(corpus: &Corpus, limit_bytes: u64) {
     assert!(!corpus.messages.is_empty());
     let held: usize = corpus.messages.iter().map(|letter| letter.headers.len() + letter.body.len()).sum();
-    // The content may exceed the limit by three bytes, which are the end of data of the last message.
+    // The content may exceed the limit by the three bytes that mark the end of data of the last message.
     assert!(held as u64 <= limit_bytes + 3, "{held} of {limit_bytes}");
     for letter in &corpus.messages {
         let content = received(letter);
