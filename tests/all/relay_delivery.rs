@@ -16,8 +16,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Maximum size of a spool that has no mail: two segments of 64 MB (one in use, one prepared), and other files.
-const FLOOR_BYTES: u64 = (128 << 20) + (1 << 20);
+/// Maximum size of a spool that has no mail: one segment in use, at most four free ones that are kept for reuse, and
+/// other files. Each segment has 8 MiB, an eighth of the limit that `Den` sets.
+const FLOOR_BYTES: u64 = ((5 * 8) << 20) + (1 << 20);
 
 #[test]
 fn every_unit_arrives_once_however_it_was_sent() {

@@ -62,7 +62,7 @@ impl<T: ComparedProgram> InstalledPrograms<T> {
 
     /// Returns each reason why programs are left out, together with the names of these programs.
     fn reasons(&self) -> impl Iterator<Item = (&'static str, String)> {
-        let reasons = [("not installed", &self.missing), ("installed, but unable to run", &self.broken)];
+        let reasons = [("not installed", &self.missing), ("unable to run, although installed", &self.broken)];
         let reasons = reasons.into_iter().filter(|(_, programs)| !programs.is_empty());
         reasons.map(|(why, programs)| (why, programs.join(", ")))
     }
@@ -155,11 +155,11 @@ mod tests {
         let installed = InstalledPrograms::find(&wanted).unwrap().keep(|program, _| program.is_own()).unwrap();
         let notes = [
             "Not compared because not installed: no-such-program.",
-            "Not compared because installed, but unable to run: sh.",
+            "Not compared because unable to run, although installed: sh.",
         ];
         assert_eq!((installed.list().len(), installed.notes()), (1, notes.map(str::to_owned).to_vec()));
         let refused = InstalledPrograms::find(&wanted).unwrap().keep(|_, _| false).unwrap_err().to_string();
-        assert_eq!(refused, "not installed: no-such-program; installed, but unable to run: mailrun, sh");
+        assert_eq!(refused, "not installed: no-such-program; unable to run, although installed: mailrun, sh");
     }
 
     #[test]

@@ -351,7 +351,10 @@ pub struct TraceReader {
     is_from_source: bool,
     /// True if the caller wants to know From and Subject of messages without a trace.
     describes: bool,
+    /// Sample of the message that is being received.
     sample: Option<Box<HeaderSample>>,
+    /// Sample of the message that has just ended, if it had no trace.
+    ended_sample: Option<Box<HeaderSample>>,
 }
 
 /// From and Subject of a message without a trace, which help a person to recognise the message.
@@ -429,13 +432,13 @@ impl TraceReader {
     /// Sets whether [`Self::take_sample`] returns From and Subject of messages without a trace. Off by default.
     pub fn describe(&mut self, describes: bool) {
         self.describes = describes;
-        self.sample = None;
+        (self.sample, self.ended_sample) = (None, None);
     }
 
-    /// Returns From and Subject of the message that has just ended, unless they came after a trace. Returns `None` if
-    /// there is neither of them, or if the caller has not called [`Self::describe`] with `true`.
+    /// Returns From and Subject of the message that has just ended. Returns `None` if the message has a trace or
+    /// neither of them, or if the caller has not called [`Self::describe`] with `true`.
     pub fn take_sample(&mut self) -> Option<HeaderSample> {
-        self.sample.take().map(|sample| *sample)
+        self.ended_sample.take().map(|sample| *sample)
     }
 
     /// Processes the next block of the message, from which the caller has removed dot-stuffing and the final dot.
@@ -463,6 +466,7 @@ impl TraceReader {
         self.part = MessagePart::Header;
         let original = self.original.take();
         (self.has_line, self.is_from_source) = (false, false);
+        self.ended_sample = self.sample.take().filter(|_| matches!(self.seen, TraceHeader::Absent));
         match std::mem::take(&mut self.seen) {
             TraceHeader::Absent => TraceResult::Absent,
             TraceHeader::Unreadable => TraceResult::Corrupt(None),
@@ -1038,6 +1042,25 @@ mod tests {
             [b"".as_slice(), b"\r\n", b"Subject: x\r\n\r\nbody\r\n", b"no line end", b" X-Mailrun: v1\r\n", &quoted]
         {
             assert_eq!(found(mail), TraceResult::Absent, "{}", mail.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn a_sample_is_of_the_message_that_has_just_ended() {
+        let mut reader = TraceReader::default();
+        reader.describe(true);
+        let subject = |text: &str| Some(HeaderSample { from: None, subject: Some(text.to_owned()) });
+        let sampled = message(&[b"Subject: one\r\n\r\n"]);
+        let traced = message(&[b"Subject: two\r\n", LINE, b"\r\n123456789"]);
+        // Nobody asks for the first two samples, so the reader must forget them when the next message ends.
+        let messages =
+            [(&sampled, None), (&traced, None), (&message(&[b"\r\n"]), Some(None)), (&sampled, Some(subject("one")))];
+        for (octets, expected) in messages {
+            reader.receive(octets);
+            reader.finish();
+            if let Some(expected) = expected {
+                assert_eq!(reader.take_sample(), expected);
+            }
         }
     }
 
