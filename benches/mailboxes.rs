@@ -22,8 +22,8 @@ const RUN: RunId = RunId([9; 16]);
 const MAILBOXES: u64 = 100;
 /// Number of messages in each mailbox.
 const MESSAGES: u64 = 2_000;
-/// Numbers of messages that the server announces at once, each of which is measured in a run of its own. With 1, the
-/// sink has to end IDLE and fetch for every single message.
+/// Numbers of messages that the server announces at once. Each number is measured in a run of its own. With 1, the sink
+/// has to end IDLE and send a FETCH for every single message.
 const BATCHES: [u64; 3] = [1, 10, 100];
 const RUN_LIMIT: Duration = Duration::from_secs(180);
 
@@ -69,7 +69,7 @@ fn measure() -> anyhow::Result<Table> {
     Ok(table)
 }
 
-/// Lets a sink read all messages, and returns the record that it writes with `--json`.
+/// Runs `mailrun sink` until it has read all messages, and returns the run record that the sink has written.
 fn read_all(batch: u64) -> anyhow::Result<Record> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
@@ -103,8 +103,8 @@ fn mailboxes_at(address: SocketAddr) -> String {
 fn serve_all(listener: &TcpListener, batch: u64) {
     for (mailbox, stream) in (0..).zip(listener.incoming()) {
         let Ok(stream) = stream else { return };
-        // Ignore the error of a broken connection, because the sink then waits for missing messages
-        // until `RUN_LIMIT`, and the benchmark fails.
+        // Ignore the error of a broken connection, because the benchmark fails anyway: the sink then
+        // waits for the missing messages until `RUN_LIMIT`.
         std::thread::spawn(move || serve(&stream, mailbox, batch).ok());
     }
 }

@@ -1,8 +1,8 @@
-//! Memory that sessions cost: resident memory of mailrun's source and sink with a thousand idle and
+//! Measures how much memory sessions take: the resident memory of mailrun's source and sink with a thousand idle and
 //! ten thousand busy sessions.
 //!
-//! `cargo bench --bench memory`. Exit status: 0 if all are within their limits, 1 if a limit is
-//! exceeded, 2 if the bench could not run.
+//! `cargo bench --bench memory`. Exit status: 0 if source and sink stay within all limits, 1 if a limit is exceeded, 2
+//! if the bench could not run.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a bench reports to the terminal")]
 
 #[path = "ruler/party.rs"]
@@ -41,7 +41,7 @@ const OTHER_DESCRIPTORS: u64 = 100;
 const PATIENCE: Duration = Duration::from_secs(20);
 const RUN_LIMIT: Duration = Duration::from_secs(180);
 const SAMPLE_EVERY: Duration = Duration::from_millis(20);
-/// Pause before memory is read: a program may still have work to do after the last session has fallen silent.
+/// Pause before the memory is read, because a program may still have work to do after its last session became idle.
 const SETTLE: Duration = Duration::from_millis(600);
 
 fn main() -> ExitCode {
@@ -76,8 +76,8 @@ fn measure() -> anyhow::Result<Vec<Row>> {
     let mut rows = Vec::new();
     let descriptors = getrlimit(Resource::Nofile);
     if descriptors.maximum.is_none_or(|most| most >= BUSY_SESSIONS as u64 + OTHER_DESCRIPTORS) {
-        // Measure this before the limit on open files is raised below. The programs under test then
-        // inherit the original limit, and must raise it themselves.
+        // Measure 10,000 sessions before the limit on open files is raised below, so that the programs
+        // under test inherit the original limit and must raise it themselves.
         rows.extend(busy().context("10,000 sessions")?);
     } else {
         println!("SKIPPED: 10,000 sessions: the hard limit on open files is {:?} (ulimit -Hn)", descriptors.maximum);
@@ -162,7 +162,7 @@ fn idle_sink() -> anyhow::Result<[Row; 2]> {
     Ok([row("idle after EHLO", greeted), row("idle after a message each", used)])
 }
 
-/// Measures the source's memory when each of a thousand sessions has sent a message and gets no reply to it.
+/// Measures the source's memory while each of a thousand sessions has sent a message and waits in vain for the reply.
 fn idle_source() -> anyhow::Result<Row> {
     eprintln!("{IDLE_SESSIONS} idle sessions at the source");
     let (server, all_stalled) = Stalled::listen(IDLE_SESSIONS)?;

@@ -4,10 +4,11 @@
 //! `cargo bench --bench side_by_side -- [--quick] [--rounds N] [--only c,r,p,s,64k,10m,c1,r1,s1,c8,r8,s8] [--halves] [--keep-awake on]`
 //!
 //! The rules: every contestant sends the same number of messages of the same size over the same number of sessions, on
-//! loopback. Before the first run, the bench counts the octets of a message from each source and corrects the size that
-//! it asks for. Contestants take turns (A B C A B C …), each with a new sink. The same clock measures all of them, from
-//! the start of the source's process to its end. A run is so long that the time to start the process does not matter.
-//! Exit status: 0 if all targets are met, 1 if a target is missed, 2 if the bench could not run.
+//! loopback. Before the first run, the bench counts the octets of a message from each source, and corrects the message
+//! size on the source's command line. Contestants take turns (A B C A B C …), each with a new sink. The same clock
+//! measures all of them, from the start of the source's process to its end. A run is so long that the time to start the
+//! process does not matter. Exit status: 0 if all targets are met, 1 if a target is missed, 2 if the bench could not
+//! run.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a bench reports to the terminal")]
 
 mod limit;
@@ -32,10 +33,10 @@ use ruler::standing::{Lane, Outcome, Standing, table};
 /// Measures mailrun against the raw pair and against smtp-source → smtp-sink.
 #[derive(Parser)]
 struct Options {
-    /// Rounds of each shape; each contestant runs once a round.
+    /// Number of rounds for each shape. Each contestant runs once per round.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: Option<u32>,
-    /// Make only three rounds of short runs, whose results are too unsure to judge by.
+    /// Make only three rounds of short runs, whose results are too uncertain for a verdict.
     #[arg(long)]
     quick: bool,
     /// Only these shapes: c, r, p, s, 64k, 10m, and with 1 or 8 sessions c1, r1, s1, c8, r8, s8.
@@ -60,7 +61,8 @@ impl Options {
         self.rounds.unwrap_or(if self.quick { 3 } else { 5 })
     }
 
-    /// Returns how long a run of the raw pair takes. Slower contestants send as many messages and so take longer.
+    /// Returns how many seconds a run of the raw pair takes. Slower contestants send the same number of messages, so
+    /// their runs take longer.
     fn run_seconds(&self) -> f64 {
         if self.quick { 0.6 } else { 2.0 }
     }

@@ -38,10 +38,10 @@ use secured::{bulk, handshakes, shaker};
 /// Measures mailrun's TLS against OpenSSL's programs.
 #[derive(Parser)]
 struct Options {
-    /// Rounds; each contestant runs once a round.
+    /// Number of rounds. Each contestant runs once per round.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: Option<u32>,
-    /// Make only three rounds, whose results are too unsure to judge by.
+    /// Make only three rounds, whose results are too uncertain for a verdict.
     #[arg(long)]
     quick: bool,
     /// Write the tables as JSON to this file, for `mailrun report`.

@@ -5,18 +5,18 @@ use anyhow::{Context, bail, ensure};
 const HEADER: &[u8] = b"From: <from@example.com>\r\nTo: <to@example.com>\r\nDate: Sat, 21 Nov 2026 01:44:44 +0000\r\n\
 Message-Id: <1234.0001.0001@smtp.example.com>\r\nSubject: x\r\n\r\n";
 
-/// Length of a body line with its CRLF. RFC 5322 §2.1.1 recommends 78 characters.
+/// Length of a body line with its CRLF. RFC 5322 §2.1.1 recommends at most 78 characters, without the CRLF.
 const LINE_OCTETS: usize = 80;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// `c`: each message has its own connection, and each command is sent after the reply to the one before.
+    /// `c`: opens a new connection for each message, and sends each command after the reply to the previous command.
     ConnectionEach,
-    /// `r`: a session sends all its messages on one connection, and each command after the reply to the one before.
+    /// `r`: sends all messages of a session over one connection, and each command after the reply to the previous one.
     Reuse,
-    /// `p`: MAIL, RCPT and DATA go out in one write, and the body in another.
+    /// `p`: sends MAIL, RCPT and DATA in one write, and the message in a second write.
     Group,
-    /// `s`: the body goes out in one write with MAIL, RCPT and DATA of the next message.
+    /// `s`: sends each message in one write with MAIL, RCPT and DATA of the next message.
     Stream,
 }
 
@@ -70,8 +70,8 @@ impl Plan {
     }
 }
 
-/// Builds a message of exactly `octets`, including the last line's CRLF: a header, an empty line and lines of 78
-/// characters.
+/// Builds a message of exactly `octets` octets, including the last line's CRLF. The message has a header, an empty line
+/// and lines of at most 78 characters.
 fn message(octets: usize) -> anyhow::Result<Vec<u8>> {
     let least = HEADER.len() + 2;
     ensure!(octets >= least, "a message of {octets} octets has no room for its header: {least} is the least");

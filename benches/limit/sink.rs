@@ -1,4 +1,5 @@
-//! The raw sink: answers 250 to every command and looks only for line ends and the end of data.
+//! The raw sink: accepts every command and every message. It looks only at the first octet of each command, at line
+//! ends, and at the end of data.
 
 use std::net::TcpListener;
 use std::os::fd::AsRawFd;
@@ -129,7 +130,8 @@ impl Dialog {
     }
 }
 
-/// The last octets before a block, at most four. The end of data may begin in them and continue in the block.
+/// The last octets of the input before a block, at most four. They are kept because the end of data may begin in them
+/// and continue in the block.
 #[derive(Default)]
 struct Tail {
     octets: [u8; END_OF_DATA.len() - 1],

@@ -35,8 +35,8 @@ impl<S> Sockets<S> {
         Ok(Self { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?, waiting, table: Vec::new() })
     }
 
-    /// Watches a listener or a connection for input. The key of its events is the number of its descriptor. The table
-    /// has no entry for a listener, which the caller recognizes by this key.
+    /// Watches a listener or a connection for input. Each event has the number of the descriptor as its key. The caller
+    /// recognizes a listener by this key, because only connections have an entry in the table.
     pub(super) fn watch(&self, socket: &(impl AsFd + AsRawFd)) -> anyhow::Result<()> {
         let key = epoll::EventData::new_u64(u64::from(socket.as_raw_fd().cast_unsigned()));
         Ok(epoll::add(&self.epoll, socket.as_fd(), key, epoll::EventFlags::IN)?)
@@ -62,8 +62,8 @@ impl<S> Sockets<S> {
         self.table.get_mut(key)?.as_mut()
     }
 
-    /// Waits until a socket is readable, and stores the numbers of the readable descriptors in `ready`. There may be
-    /// none if the side spins or a signal arrives.
+    /// Waits until a socket is readable, and stores the numbers of the readable descriptors in `ready`. It may stay
+    /// empty, because a side that spins does not wait, and because a signal ends the wait.
     pub(super) fn wait(&self, ready: &mut Ready) -> anyhow::Result<()> {
         ready.0.clear();
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };

@@ -97,7 +97,7 @@ fn serve(
     Ok(())
 }
 
-/// The reply that a session waits for. Each arrow leads to the reply that it waits for next:
+/// The reply that a session waits for. Each arrow leads from one reply to the reply that the session waits for next:
 ///
 /// ```text
 /// Greeting → Ehlo → Mail → Recipient → Data → Body → Mail …                                lock step
@@ -129,7 +129,8 @@ struct Session {
 }
 
 impl Session {
-    /// Takes the next step after the reply that the session waited for. Returns what to send, if anything.
+    /// Advances the session after the reply that it waited for. Returns what to send, or `None` if the session only
+    /// waits for another reply.
     fn turn<'a>(&mut self, plan: &'a Plan, work: &mut Work) -> Option<&'a [u8]> {
         let (awaits, octets) = match self.awaits {
             Awaits::Greeting => (Awaits::Ehlo, Some(EHLO)),
@@ -162,7 +163,8 @@ fn begin(plan: &Plan) -> (Awaits, Option<&[u8]>) {
     if plan.mode.is_grouped() { (Awaits::GroupMail, Some(&plan.group)) } else { (Awaits::Mail, Some(MAIL)) }
 }
 
-/// Counts replies in a stream of octets. If the octet after a reply's code is a hyphen, another line follows.
+/// Counts replies in a stream of octets. If the octet after the code is a hyphen, another line of the same reply
+/// follows.
 #[derive(Default)]
 struct Replies {
     /// Number of octets already received of an unfinished line.
@@ -171,8 +173,8 @@ struct Replies {
 }
 
 impl Replies {
-    /// Returns how many replies `block` completes. Fails on a refusal, such as 4xx or 5xx, because a dialogue that
-    /// refusals shorten is not comparable with a complete one.
+    /// Returns how many replies `block` completes. Fails on a refusal, such as 4xx or 5xx, because a refusal shortens
+    /// the dialogue, which then cannot be compared with a complete dialogue.
     fn complete(&mut self, block: &[u8]) -> anyhow::Result<usize> {
         let mut complete = 0;
         let mut rest = block;

@@ -35,8 +35,8 @@ pub(crate) struct Contestant {
     pub(crate) name: &'static str,
     pub(crate) source: Program,
     pub(crate) sink: Program,
-    /// Whether source and sink sleep or spin between events. A spinning mailrun still sleeps if nothing happens for
-    /// the time of `BUSY_POLL`.
+    /// Whether source and sink sleep or spin between events. If nothing happens for 50 us (`BUSY_POLL`), mailrun falls
+    /// asleep although it spins.
     pub(crate) waiting: Waiting,
 }
 
@@ -69,14 +69,14 @@ const fn asleep(name: &'static str, source: Program, sink: Program) -> Contestan
 pub(crate) struct Load<'a> {
     pub(crate) shape: &'a Shape,
     pub(crate) messages: u64,
-    /// Message size for the source's command line. It is below the shape's size for smtp-source, which adds its header
-    /// to the size that it is given.
+    /// Message size on the source's command line. For smtp-source and go-smtp-source, it is less than the shape's size,
+    /// because these programs send a header in addition to the octets that they are told to send.
     pub(crate) size_argument: u64,
 }
 
 pub(crate) struct Run {
     pub(crate) rate_per_s: f64,
-    /// Rate that the source itself reports, if it reports one.
+    /// Rate that the source itself reports. `None` for smtp-source and go-smtp-source, which report no rate.
     pub(crate) reported_rate_per_s: Option<f64>,
     pub(crate) source_microseconds: f64,
     pub(crate) sink_microseconds: f64,
@@ -106,8 +106,8 @@ pub(crate) fn run(contestant: Contestant, load: Load<'_>) -> anyhow::Result<Run>
 }
 
 impl Waiting {
-    /// Returns the program's option for this kind of waiting, if it has one. The option must come after all other
-    /// arguments.
+    /// Returns the option that makes the program wait in this way, or nothing if the program needs no option for it.
+    /// The option must come after all other arguments.
     fn words(self, program: Program) -> &'static [&'static str] {
         match (self, program) {
             (Self::Spins, Program::Limit) => &["--spin"],
@@ -194,8 +194,8 @@ pub(crate) fn source_command(
     })
 }
 
-/// Returns the rate that the source itself reports; smtp-source and go-smtp-source report none. Fails if a source that
-/// reports its rate did not send everything.
+/// Returns the rate that the source itself reports, or `None` for smtp-source and go-smtp-source, which report no rate.
+/// Fails if the report shows that the source did not send all messages.
 fn reported_rate(program: Program, load: Load<'_>, said: &str, record: &Path) -> anyhow::Result<Option<f64>> {
     let (accepted, rate) = match program {
         Program::Postfix | Program::GoSmtpSource => return Ok(None),

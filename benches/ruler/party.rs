@@ -38,8 +38,8 @@ impl Party {
         Self::spawn(input, command, stdout)
     }
 
-    /// Starts a process and waits for its first line of output,
-    /// `{"event":"listening","smtp":["ADDRESS"],…}`.
+    /// Starts a process and waits for its first line of output, `{"event":"listening","smtp":["ADDRESS"],…}`. Returns
+    /// the process and the address in this line.
     pub(crate) fn start_listening(mut command: Command) -> anyhow::Result<(Self, SocketAddr)> {
         command.stdout(Stdio::piped());
         let mut party = Self::spawn(Stdio::null(), command, tempfile::tempfile()?)?;
@@ -93,7 +93,7 @@ impl Party {
 
 impl Drop for Party {
     fn drop(&mut self) {
-        // If the child was already waited for, neither call has an effect.
+        // Make both calls in any case, because they have no effect on a child that was already waited for.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -105,7 +105,7 @@ fn first_line(stdout: ChildStdout) -> Receiver<String> {
     let (sender, receiver) = channel();
     std::thread::spawn(move || {
         for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-            // Ignore the error, because the receiver may be gone after the first line.
+            // Ignore the error, because the caller may drop the receiver after the first line.
             let _ = sender.send(line);
         }
     });

@@ -1,4 +1,4 @@
-//! The scale: takes one message from a source and counts its octets, so that all contestants send
+//! The scale: takes one message from a source and counts its octets, so that all contestants can be made to send
 //! messages of the same size.
 
 use std::io::{BufRead, BufReader, Write};
@@ -14,8 +14,8 @@ use super::shapes::{Dialogue, Shape};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Approximate size of smtp-source's header, for the first guess. After weighing a message of that size,
-/// `size_argument` corrects the guess.
+/// Approximate size of smtp-source's header, from which `size_argument` makes its first guess. `size_argument` then
+/// counts the octets of a message that was sent with this guess, and corrects the guess.
 const SMTP_SOURCE_HEADER_OCTETS: u64 = 130;
 
 /// Returns the size argument that makes `program` send messages of exactly `octets`, or of at most 2 octets more or

@@ -19,7 +19,7 @@ pub(crate) struct Stalled {
 
 impl Stalled {
     /// Starts a thread that serves this many sessions one after the other, each up to the end of its message. The
-    /// receiver is notified when all of them wait for their reply.
+    /// receiver gets a notice when all sessions wait for the reply to their message.
     pub(crate) fn listen(sessions: usize) -> anyhow::Result<(Self, Receiver<()>)> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         rustix::net::listen(&listener, BACKLOG)?;
@@ -37,7 +37,7 @@ impl Stalled {
         Ok((Self { address, thread }, wait))
     }
 
-    /// Waits for the thread and returns the open sessions. Fails if there are fewer than requested, with the reason.
+    /// Waits for the thread and returns the open sessions. Fails with the reason if fewer sessions came than requested.
     pub(crate) fn sessions(self) -> anyhow::Result<Vec<TcpStream>> {
         self.thread.join().map_err(|_| anyhow::anyhow!("the stalled server panicked"))?
     }

@@ -34,8 +34,8 @@ impl Standing<'_> {
         self.lanes.iter().find(|lane| lane.contestant == contestant)
     }
 
-    /// Returns the ratio of a contestant's rate to that of another. Each ratio is of two runs of the same round, so
-    /// that a slow minute of the machine affects both rates.
+    /// Divides the rate of a contestant by the rate of the contestant `to`, and returns the spread of these ratios.
+    /// Each ratio is of two runs of the same round, so that a slow minute of the machine affects both rates.
     fn ratio(&self, lane: &Lane, to: Contestant) -> Option<Spread> {
         let other = self.lane(to)?;
         Spread::of(lane.runs.iter().zip(&other.runs).map(|(run, other)| run.rate_per_s / other.rate_per_s))

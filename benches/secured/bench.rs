@@ -1,4 +1,4 @@
-//! What all runs of the TLS bench share: a certificate, and a core of its own for each of client and server.
+//! What all runs of the TLS bench share: a certificate, a core for the server, and another core for the client.
 
 use std::ffi::OsStr;
 use std::net::SocketAddr;
@@ -77,8 +77,8 @@ impl Bench {
         self.directory.path().join(name)
     }
 
-    /// Returns a command that runs the program on the side's core by `taskset`. `taskset` replaces itself by the
-    /// program, so the command's process id is the program's.
+    /// Returns a command that runs the program. If the sides are pinned to cores, the command is `taskset`, which binds
+    /// the program to the side's core. `taskset` replaces itself by the program, so both have the same process id.
     pub(crate) fn command(&self, side: Side, program: impl AsRef<OsStr>) -> Command {
         if !self.is_pinned {
             return Command::new(program);
@@ -92,7 +92,8 @@ impl Bench {
         command
     }
 
-    /// Starts mailrun's sink with `--tls`: `implicit`, which is TLS from the first octet on, or `none`.
+    /// Starts mailrun's sink. `tls` is the value of the option `--tls`: `implicit`, which means TLS from the first
+    /// octet on, or `none`.
     pub(crate) fn start_sink(&self, tls: &str) -> anyhow::Result<(Party, SocketAddr)> {
         let mut command = self.command(Side::Server, MAILRUN);
         command.args(["sink", "--listen", "127.0.0.1:0", "--live", "json", "--workers", "1", "--tls", tls]);

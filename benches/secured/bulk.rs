@@ -1,5 +1,5 @@
-//! Large messages over TLS. Mailrun's rate is compared with that of OpenSSL's programs for the same number of octets,
-//! and with the highest rate that the speed of the cipher allows.
+//! Large messages over TLS. Mailrun's rate is compared with the rate of OpenSSL's programs for the same number of
+//! octets, and with the highest rate that the speed of the cipher allows.
 
 use std::fs::File;
 
@@ -26,7 +26,7 @@ struct Carried {
 }
 
 impl Carried {
-    /// Converts processor times to microseconds per megabyte.
+    /// Computes the rate, and the processor time of each side in microseconds per megabyte.
     fn of(run: &Run) -> Self {
         let by_megabyte = |time: std::time::Duration| time.as_secs_f64() * 1e12 / OCTETS as f64;
         Self {
@@ -56,8 +56,8 @@ impl Bulk {
         })
     }
 
-    /// Returns the highest rate that TLS allows, in octets per second. Each octet takes as long as without TLS, plus
-    /// the time to encrypt it.
+    /// Returns the highest rate that TLS allows, in octets per second. The limit assumes that each octet takes as long
+    /// as without TLS, plus the time to encrypt it.
     fn limit(&self) -> f64 {
         1.0 / (1.0 / self.plain.octets_per_s + 1.0 / self.cipher)
     }

@@ -10,14 +10,14 @@ use super::shaker::{self, Parting};
 use crate::party::Party;
 use crate::spread::Spread;
 
-/// Per second of processor time, mailrun's client or sink must make at least this share of the handshakes that s_time
-/// or s_server of OpenSSL makes.
+/// Mailrun's client must make at least this share of the handshakes that OpenSSL's s_time makes in the same processor
+/// time. The same share applies to mailrun's sink and OpenSSL's s_server.
 const OF_LIMIT: f64 = 0.90;
 
 /// With TLS 1.2, the rate of resumed handshakes must be at least this multiple of the rate of full handshakes.
 const OF_FULL: f64 = 3.0;
 
-/// Number of parallel connections of [`Pair::ManyToSink`], which measures the rate.
+/// Number of parallel connections of [`Pair::ManyToSink`], the pair that measures the rate of handshakes.
 const SESSIONS: u32 = 8;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -187,7 +187,8 @@ impl Judge<'_> {
         Spread::of(self.runs(case, pair).iter().map(value))
     }
 
-    /// Returns the ratio of a value in one case and pair to the same value in another, for the two runs of each round.
+    /// Divides `value` of one case and pair by `value` of another case and pair, for the two runs of each round.
+    /// Returns the spread of these ratios.
     fn ratio(&self, one: (Case, Pair), other: (Case, Pair), value: fn(&Taken) -> f64) -> Option<Spread> {
         let one = self.runs(one.0, one.1);
         let other = self.runs(other.0, other.1);
@@ -228,8 +229,8 @@ impl Judge<'_> {
     }
 
     /// Compares resumed with full handshakes. A resumed handshake of TLS 1.2 needs no public-key operation, so it must
-    /// be faster by `OF_FULL`. With TLS 1.3, it still needs a key exchange (psk_dhe_ke, RFC 8446 §2.2), so mailrun's
-    /// gain is only shown next to the gain of OpenSSL's server.
+    /// be faster by `OF_FULL`. A resumed handshake of TLS 1.3 still needs a key exchange (psk_dhe_ke, RFC 8446 §2.2),
+    /// so mailrun's gain is only shown next to the gain of OpenSSL's server.
     fn resumption(&self, case: Case) -> Vec<Target> {
         let full = Case { kind: Kind::Full, ..case };
         let gain = self.ratio((case, Pair::ManyToSink), (full, Pair::ManyToSink), |taken| taken.per_s);

@@ -12,7 +12,7 @@ use super::bench::{Bench, Side};
 use super::handshakes::{Kind, Version};
 use crate::party::Party;
 
-/// Name for `openssl speed` of the cipher that all runs use, see [`Version::cipher`].
+/// Name by which `openssl speed` knows the cipher that all runs use ([`Version::cipher`]).
 const CIPHER: &str = "aes-256-gcm";
 
 const RECORD_OCTETS: &str = "16384";
@@ -28,7 +28,7 @@ impl Version {
         }
     }
 
-    /// Returns the options that allow only the cipher that is measured. It is the first one that rustls offers.
+    /// Returns the options that allow only the measured cipher, which is the first that rustls offers.
     fn cipher_options(self) -> [&'static str; 2] {
         match self {
             Self::Tls13 => ["-ciphersuites", "TLS_AES_256_GCM_SHA384"],
@@ -78,8 +78,9 @@ pub(crate) fn start_s_time(bench: &Bench, version: Version, kind: Kind, to: Sock
     Party::start(command)
 }
 
-/// Returns the number of connections from s_time's output. Fails if they were not of the requested kind. The output has
-/// a letter for each connection, `r` for a resumed one, and then `951 connections in 0.84s; …`.
+/// Returns the number of connections from s_time's output. Fails if their handshakes were not of the requested kind,
+/// but allows two full handshakes among resumed ones. The output has a letter for each connection, `r` for a resumed
+/// one, and then `951 connections in 0.84s; …`.
 pub(crate) fn connections(said: &str, kind: Kind) -> anyhow::Result<u64> {
     let line = said.lines().find(|line| line.contains(" connections in ")).context("s_time gave no count")?;
     let count: u64 = line.split_whitespace().next().context("no count")?.parse()?;
@@ -92,7 +93,7 @@ pub(crate) fn connections(said: &str, kind: Kind) -> anyhow::Result<u64> {
     Ok(count)
 }
 
-/// Starts a client that sends the content of the file.
+/// Starts s_client, which sends the content of the file to the server.
 pub(crate) fn start_s_client(bench: &Bench, version: Version, file: File, to: SocketAddr) -> anyhow::Result<Party> {
     let mut command = bench.command(Side::Client, "openssl");
     command.args(["s_client", "-quiet", "-no_ign_eof", "-connect", &to.to_string(), version.option()]);
@@ -100,8 +101,8 @@ pub(crate) fn start_s_client(bench: &Bench, version: Version, file: File, to: So
     Party::start_between(file.into(), command, nowhere()?)
 }
 
-/// Measures how many octets per second a core can encrypt in records of 16 KiB, the largest of TLS, if it does nothing
-/// else.
+/// Measures how many octets per second a core can encrypt if it does nothing else. The octets are encrypted in records
+/// of 16 KiB, the largest that TLS allows.
 pub(crate) fn speed(bench: &Bench) -> anyhow::Result<f64> {
     let mut command: Command = bench.command(Side::Client, "openssl");
     command.args(["speed", "-mr", "-seconds", "1", "-bytes", RECORD_OCTETS, "-evp", CIPHER]);

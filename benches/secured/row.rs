@@ -4,8 +4,8 @@ use mailrun_text::table::{Align, Table, right};
 
 use crate::spread::Spread;
 
-/// A rate from this value on must be in octets per second, because no contestant makes that many handshakes per second.
-/// The table shows it in GB.
+/// A rate of at least this value is in octets per second, because no contestant makes that many handshakes per second.
+/// The table shows such a rate in GB.
 const LARGE_RATE: f64 = 1e7;
 
 pub(crate) struct Row {

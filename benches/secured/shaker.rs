@@ -30,8 +30,8 @@ const RUN: Duration = Duration::from_millis(800);
 pub(crate) enum Parting {
     /// The client closes the connection at once, as s_time does.
     AtOnce,
-    /// The client shuts down its side and reads until the server closes the connection. So it receives the tickets that
-    /// a server sends after a handshake of TLS 1.3.
+    /// The client shuts down its side and reads until the server closes the connection, in order to receive the tickets
+    /// that a server sends after a handshake of TLS 1.3.
     Heard,
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct Report {
     pub(crate) cipher: String,
 }
 
-/// Starts the client with this number of parallel connections.
+/// Starts the client, which makes its handshakes in `sessions` parallel sessions.
 pub(crate) fn start(
     bench: &Bench,
     version: Version,
@@ -141,7 +141,7 @@ async fn shake(to: SocketAddr, tls: &ClientTls, parting: Parting) -> io::Result<
     Ok(handshake)
 }
 
-/// Waits for the next turn of the event loop, because the loop may send the data of this turn only at its end.
+/// Waits for the next turn of the event loop, because the loop may send this turn's data only at the end of the turn.
 async fn next_turn() {
     let mut has_waited = false;
     poll_fn(|cx| {

@@ -1,7 +1,7 @@
 //! Feeds arbitrary replies to a client session, once as a whole and once cut into blocks. The session must send the
-//! same in both cases, and must always know which reply it waits for. The last octet of the input chooses the session's
-//! options and the cuts. In a second check, the input decides what a simulated server replies, and which of its replies
-//! are dropped or changed on the way.
+//! same bytes in both cases, and must always know which reply it waits for. The last octet of the input chooses the
+//! session's options and the cuts. In a second check, the input decides what a simulated server replies, and which of
+//! its replies are dropped or changed on the way.
 #![no_main]
 #[path = "../../crates/smtp/tests/all/adversary.rs"]
 mod adversary;

@@ -22,7 +22,8 @@ fn limits(choice: u8) -> Limits {
     }
 }
 
-/// Returns what the server offers and requires. Three bits of `choice` add AUTH and XCLIENT, STARTTLS, or LMTP.
+/// Returns what the server offers and requires. One bit of `choice` adds AUTH and XCLIENT, one adds STARTTLS, and one
+/// selects LMTP. With the first two bits, the server also requires AUTH.
 fn offer(choice: u8, limits: &Limits) -> Offer {
     let mut offer = Offer::new(limits);
     if choice & 0x10 != 0 {

@@ -2,7 +2,7 @@
 //! server that stays the same when its URL is written and read again.
 #![no_main]
 #[path = "../../crates/cli/src/options/server.rs"]
-#[allow(dead_code)] // a part of it is the command line's
+#[allow(dead_code)] // only the command line uses the rest of this file
 mod server;
 
 use libfuzzer_sys::fuzz_target;

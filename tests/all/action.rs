@@ -150,8 +150,8 @@ fn an_undecided_comparison_warns_and_a_regression_fails() {
     }
 }
 
-/// Packs this build like a release, and returns the URL of the directory of releases. SHA256SUMS has the output of the
-/// command `checksum`, and a line for another file.
+/// Packs this build like a release, and returns the URL of the directory with all releases. The file SHA256SUMS of this
+/// release has the output of the shell command `checksum`, and a line for another file.
 fn release(job: &Job, checksum: &str) -> String {
     let name = format!("mailrun-{}-x86_64-unknown-linux-gnu-static", env!("CARGO_PKG_VERSION"));
     let version = job.path(&format!("releases/v{}", env!("CARGO_PKG_VERSION")));

@@ -1,6 +1,6 @@
-//! Independent AMQP 1.0 clients (Qpid Proton for Python, Azure's for Go) against the stand-in's listener. They compare
-//! the messages that come back with those they sent, settle them in each way, and log in. The clients are in
-//! `tests/peers`.
+//! Independent AMQP 1.0 clients (Qpid Proton for Python, Azure's for Go) against the listener of
+//! `mailrun mades-endpoint`. The clients compare the messages that come back with the messages that they sent, settle
+//! them in each way, and log in. The clients are in `tests/peers`.
 //!
 //! `make test-slow PART=brokers` installs and runs them.
 use crate::party::{Ended, peer, run, skip};

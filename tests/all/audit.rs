@@ -48,8 +48,8 @@ impl Audited {
 
     fn expect_kept_word(&self, faults: &[&str], rounds: u64) {
         assert_eq!(self.outcome(), (Some(0), Some(Outcome::Pass)), "{:?}", self.ended);
-        // Changed messages need no check here: with PASS, no more of them arrived than a threshold allows, by default
-        // none.
+        // Do not check for changed messages here, because the outcome PASS already covers them: without a threshold, a
+        // single changed message fails the audit.
         let rows: Vec<&AuditRow> = self.audit().faults.iter().filter(|row| !row.is_remark).collect();
         let expected: Vec<&str> = faults
             .iter()
@@ -363,8 +363,8 @@ fn what_the_disk_that_forgets_lacks_is_named_and_no_failure_of_the_server() {
     }
     let place = tempfile::tempdir().unwrap();
     let file = place.path().join("links.toml");
-    // In the last row, only the preparation asks for the link, and it works without it. The missing link is therefore
-    // no excuse if this server loses mail.
+    // In the last row, only the preparation tries to create the link, and it succeeds even without the link. The
+    // missing link is therefore no excuse if this server loses mail.
     let forgetful = "--durability memory";
     for (preparation, before, options, code, rounds) in [
         ("true", "ln -s x {state}/link || exit 1", "", 3, (0, 1)),
@@ -389,7 +389,8 @@ fn what_the_disk_that_forgets_lacks_is_named_and_no_failure_of_the_server() {
     }
 }
 
-/// Audits a server with the recipe in docs/audit.md that contains the path `example`. The path `own` replaces it.
+/// Audits a server that is described by a recipe in docs/audit.md. It is the recipe that contains the path `example`,
+/// which the test replaces with `own`.
 fn audit_as_the_page_says(example: &str, own: &Path) {
     let recipes = page("docs/audit.md").blocks("toml");
     let named: Vec<&String> = recipes.iter().filter(|recipe| recipe.contains(&format!(" {example}"))).collect();
@@ -542,7 +543,7 @@ fn our_relay_keeps_its_word_for_many_rounds_of_each_fault() {
     });
 }
 
-/// Audits a server in its own Debian root, or notes that there is none.
+/// Audits a server in its own Debian root. If there is no such root, only notes the skipped test.
 fn audit_in_debian(recipe: &str, faults: &[&str]) {
     if is_here(recipe) {
         audit_server(recipe, faults, 3, &[]);
@@ -572,7 +573,7 @@ fn postfix_of_debian_13_keeps_its_word() {
 }
 
 // Sendmail keeps a message in two files. If it is killed when it has deleted only one file of a delivered message, it
-// delivers the message again, without its text.
+// delivers the message again, without its text. Such a message counts as changed (`corrupt`), so a few are allowed.
 #[test]
 #[ignore = "slow: make test-slow PART=recipes"]
 fn sendmail_keeps_its_word_without_power_cuts() {

@@ -29,8 +29,8 @@ struct Planted {
     way: &'static str,
     /// Words before the command of the relay, for example to start it in the background. The usual word is `exec`.
     start: &'static str,
-    /// Fixed output of the `[queue]` command, which then does not look into the queue. If `None`, [`QUEUE`] counts the
-    /// messages.
+    /// Fixed answer about the length of the queue, for example `empty`, whatever the queue contains. If `None`,
+    /// [`QUEUE`] counts the messages.
     queue: Option<&'static str>,
     faults: &'static str,
     rounds: u32,

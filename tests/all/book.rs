@@ -205,7 +205,8 @@ fn every_block_of_code_is_read_by_what_it_is_for() {
     for page in pages() {
         for (line, mark, text) in page.marked_blocks() {
             let fault = match mark.as_str() {
-                // The tests in docs.rs run command lines. Blocks without a language are drawings and output.
+                // Skip command lines, because the tests in docs.rs run them. Also skip drawings and output, which are
+                // in blocks of `text` and in blocks without a language.
                 "sh" | "" | "text" => None,
                 "toml" => fault_of_toml(&page, &text),
                 "json" => serde_json::from_str::<Value>(&text).err().map(|error| error.to_string()),
@@ -224,7 +225,7 @@ fn every_block_of_code_is_read_by_what_it_is_for() {
     }
 }
 
-/// Versions of the programs that the scripts install. The programs have the names of the table in CONTRIBUTING.md.
+/// Returns the versions of programs that the scripts install, named as in the table of CONTRIBUTING.md.
 fn chosen_versions() -> Vec<(&'static str, String)> {
     let read = |name: &str| fs::read_to_string(root().join(name)).unwrap();
     let after = |text: &str, start: &str| {
@@ -271,7 +272,8 @@ fn sources(directory: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// A published crate contains only files from its own directory. `make test-slow PART=crates` builds each package.
+/// A published crate contains only files from its own directory, so its code must not include any other file.
+/// `make test-slow PART=crates` builds each package.
 #[test]
 fn crates_include_no_file_from_outside_their_directory() {
     let crates = fs::read_dir(root().join("crates")).unwrap().map(|entry| entry.unwrap().path());

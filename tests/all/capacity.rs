@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::fs;
 use std::path::Path;
 
-/// A search that takes seconds, with five trials of 200 ms per load.
+/// Options for a search that takes only seconds, with five trials of 200 ms per load.
 const SHORT: [&str; 6] = ["--quick", "--trial", "200ms", "--confirm", "200ms", "--reuse"];
 
 fn capacity(words: &[&str], out: &Path) -> (Ended, Value) {

@@ -67,7 +67,7 @@ fn equal_runs_are_the_same_and_pass() {
     assert!(all.out.starts_with("stored runs: 6, against 6\n"), "{}", all.out);
     assert!(all.out.lines().any(|line| line.contains("delivered, msg/s") && line.ends_with("same, within 2 %")));
     assert!(all.out.ends_with("PASS no figure is worse by 5 % or more\n"), "{}", all.out);
-    // A margin of 0.1 % is narrower than the noise of half a percent.
+    // The runs differ by half a percent of noise, which is more than a margin of 0.1 %, so the result is undecided.
     let narrow = place.compare(&["--margin", "0.1%"]);
     ended(&narrow, 0);
     assert!(narrow.out.contains("undecided: about "), "{}", narrow.out);

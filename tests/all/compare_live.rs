@@ -1,6 +1,6 @@
-//! `mailrun compare --contestant`: rounds of real contestants, in the right order and number. A contestant that hangs,
-//! crashes, floods its output or is missing gets one line, and its process group is killed. The others keep their
-//! results.
+//! `mailrun compare --contestant`: rounds of real load generators (contestants), in the right order and number. A
+//! contestant that hangs, crashes, floods its output or is missing gets one line, and its process group is killed. The
+//! others keep their results.
 use crate::party::{Ended, MAILRUN, Process, Sink, low_port, mailrun, peer, wait_until};
 use crate::recipes::processes_of;
 use serde_json::Value;
@@ -9,7 +9,7 @@ use std::net::TcpStream;
 use std::path::Path;
 use tempfile::TempDir;
 
-/// The number of messages with which calibration begins, so that calibration ends at once.
+/// Asks for 20 messages, the number with which the calibration of a comparison begins, so that it ends at once.
 const SHORT: [&str; 4] = ["--messages", "20", "--sessions", "2"];
 
 /// A contestant that runs a shell command before it sends.
@@ -276,7 +276,8 @@ fn system_calls_are_counted_exactly() {
     assert!(rows[0]["values"].as_array().unwrap().len() == 2 && rows[0]["values"][0].as_f64() > Some(1.0), "{result}");
     assert_eq!((&rows[1]["change"], &rows[1]["values"][0]), (&"none".into(), &0.0.into()), "{result}");
     assert!(ended.out.contains("\nsyncs a message: b 0, as a.\n"), "{ended:?}");
-    // For each message, the source sends the commands, 400 bytes of message, and the header field with the trace.
+    // For each message, the source sends the 400 bytes of the message, and also the commands and the header field with
+    // the trace.
     assert!(rows[2]["values"][0].as_f64() > Some(400.0) && rows[2]["change"] == "none", "{result}");
     assert!(rows[3]["values"][0].as_f64() > Some(4.0), "{result}");
 }

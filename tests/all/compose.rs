@@ -9,7 +9,7 @@ use serde_json::Value;
 use std::fs;
 
 /// Runs the services. Its arguments are the path of mailrun, the tar file of a Debian root with Postfix, and a
-/// directory with a file for each command, which has the command's words.
+/// directory. For each command, the directory has a file with the command's words.
 const SCRIPT: &str = r#"set -e
 mount -t tmpfs tmpfs /run
 ip link add bridge type bridge

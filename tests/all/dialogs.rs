@@ -13,8 +13,8 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Dialogs that can be played over TCP: those without TLS and without nonces, which change every time.
-/// crates/smtp/tests plays the others in memory.
+/// Returns the dialogs that can be played over TCP. Dialogs with TLS or with nonces, which change every time, are left
+/// out. crates/smtp/tests plays them in memory.
 fn all_dialogs() -> Vec<Dialog> {
     let mut dialogs = Dialog::all(&std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/dialogs"));
     let has_nonces = |dialog: &Dialog| dialog.name.contains("cram");
@@ -30,7 +30,7 @@ pub(crate) fn dialogs() -> Vec<Dialog> {
     dialogs
 }
 
-/// Plays a dialog. Everything that it sends is written in pieces of `piece_bytes` bytes.
+/// Plays a dialog. Sends the client's bytes in pieces of `piece_bytes` bytes.
 pub(crate) fn play(dialog: &Dialog, address: SocketAddr, whose: Whose, piece_bytes: usize) {
     let name = &dialog.name;
     let mut wire = Wire::connect(address);

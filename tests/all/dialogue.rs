@@ -1,5 +1,5 @@
-//! `--dialogue` of the sink and the relay shows what clients and server said, and only of the sessions that were asked
-//! for.
+//! `--dialogue` of the sink and the relay shows what clients and server said, but only in the sessions that the user
+//! asked for.
 use crate::party::{Sink, mailrun, wait_until};
 use crate::relay::Den;
 use crate::wire::Wire;

@@ -1,6 +1,6 @@
 //! Runs every command line of README.md and of the pages in `docs` as printed, and checks the exit status that the page
-//! states. [`NOT_RUN`] lists the lines that cannot be run here, with the reason; mailrun's own commands among them are
-//! at least parsed.
+//! states. [`NOT_RUN`] lists the lines that cannot be run here, with the reason. If such a line is a command of
+//! mailrun, it is at least parsed.
 //!
 //! All changes to a line before it runs are in this file: replaced words ([`WORDS`]), lines that need their own
 //! environment ([`INSTEAD`]), and shortened loads ([`shortened`]).
@@ -318,7 +318,7 @@ const BEFORE: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Lines whose exit status is not 0 according to the page.
+/// Lines that must end with an exit status other than 0.
 const STATUS: &[(&str, i32)] = &[
     // The test cuts this run to one second, which is less than the window of 15 minutes, so the run has no verdict.
     (
@@ -394,8 +394,8 @@ enum Treatment {
     Run(String, i32),
     /// The line is only the name of a command, which must exist.
     Name(String),
-    /// The line is in [`NOT_RUN`], or names a target of the Makefile. The value is the line's first command, which is
-    /// only parsed, if it is one of mailrun's.
+    /// The line is in [`NOT_RUN`], or names a target of the Makefile. If the line begins with a command of mailrun, the
+    /// value is this command, which is only parsed.
     Listed(Option<String>),
     /// The line leaves a part out (`…`) or names an unknown target of make, and no table says what to run instead.
     Unknown,
@@ -531,7 +531,8 @@ fn ports(text: &str) -> Vec<u16> {
     ports
 }
 
-/// The servers that a section expects: the reader's server at port 25 and its sink, if the section mentions them.
+/// Returns the steps that start the servers which a section expects: the private Postfix on [`POSTFIX_PAGE`], and
+/// elsewhere the reader's server at port 25 and its sink, if the section mentions them.
 fn standing(section: &Section) -> Vec<Step> {
     let is_of = |what: &[&str]| {
         let has = |command: &Command| what.iter().any(|what| command.text.contains(what));
@@ -565,8 +566,8 @@ fn steps(section: &Section) -> Vec<(Option<&Command>, Step, i32)> {
         }
         let (text, status) = match treatment(command) {
             Treatment::Run(text, status) => (text, status),
-            // The drop-ins print the help of their originals, whose streams and exit statuses differ. So look only for
-            // the line with the usage.
+            // Programs such as smtp-sink print the help of the programs that they replace. Some of them print it to
+            // standard error or exit with an error, so look only for the line with the usage.
             Treatment::Name(text) => (
                 format!("({text} --help || true) 2>&1 | grep -i -e 'usage: {text}' -e 'usage.*{}'", last_word(&text)),
                 0,
@@ -635,7 +636,8 @@ fn every_command_line_runs() {
     let only = std::env::var("MAILRUN_DOCS_PAGE").unwrap_or_default();
     let mut waiting: Vec<Section> =
         sections().into_iter().filter(|section| section.page.contains(&only) && can_run(section, &flags)).collect();
-    // Start the longest sections first, so that none runs alone at the end.
+    // Sort the longest sections to the end. The threads take sections from there, so they start the longest ones first,
+    // and no long section runs alone when all others have ended.
     waiting.sort_by_key(|section| section.commands.len());
     let waiting = Mutex::new(waiting);
     let faults = Mutex::new(Vec::new());
@@ -683,7 +685,7 @@ fn loads_are_cut_short() {
     }
 }
 
-/// Each line of the sample report in README begins like a line of a real run.
+/// Each line of the sample report in README must begin with the same word as a line in the report of a real run.
 #[test]
 #[ignore = "slow: make test-slow PART=docs"]
 fn the_sample_looks_like_a_run() {

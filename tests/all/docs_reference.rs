@@ -17,7 +17,7 @@ const OTHERS_OPTIONS: &[&str] = &[
     "--no-healthcheck", // Options of Docker
     "--enable-rebalancing",
     "--reset-stats",
-    "--worker", // Options accepted in place of the command
+    "--worker", // Accepted as the first word, instead of a command
     "--mailrun-drain",
     "--mailrun-report",
     "--mailrun-run-id",
@@ -25,7 +25,7 @@ const OTHERS_OPTIONS: &[&str] = &[
     "--mailrun-thresholds",
 ];
 
-/// Names in the first cells of the rows below a heading. A cell may have several.
+/// Returns the names in the first cells of the rows below a heading. A cell may have several names.
 fn names(page: &Page, heading: &str) -> BTreeSet<String> {
     let rows = page.rows(heading);
     assert!(rows.len() > 1, "{}: no table below {heading}", page.name);

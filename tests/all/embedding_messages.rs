@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Size limit for messages, which some of the attempts exceed.
 const MESSAGE_BYTES: u64 = 10_000;
 
-/// Keeps every message, and knows one user. It refuses some recipients and delays others.
+/// A handler that keeps every message and knows one user. It refuses some recipients and delays others.
 #[derive(Clone)]
 struct KeepingHandler(Sender<ReceivedMessage>);
 

@@ -84,7 +84,8 @@ impl Exim {
     /// Starts Exim without a queue runner, so deferred mail waits for `flush`.
     fn start_daemon(&mut self) {
         let root = self.root.path().to_str().unwrap();
-        // Keep the shell running: the signal of `--kill-child` does not reach a set-user-ID program.
+        // End the script with `exit`, so that the shell keeps running and does not replace itself by Exim. The signal
+        // of `--kill-child` would not reach Exim, which is a set-user-ID program.
         let script = format!("chroot {root} /usr/sbin/exim4 -bdf; exit $?");
         let words = ["--pid", "--fork", "--kill-child", "sh", "-c", &script];
         self.daemon = Some(Process::start("unshare", &words));

@@ -1,5 +1,6 @@
-//! The go-mades-bench personality against its original. Both run the same command lines at the same endpoint pair
-//! (`mailrun mades-endpoint --embedded`); the tests compare their output, exit status and messages.
+//! Compares mailrun, called under the name `go-mades-bench`, with the original go-mades-bench. Both run the same
+//! command lines at the same endpoint pair (`mailrun mades-endpoint --embedded`), and the tests compare their output,
+//! exit status and messages.
 //!
 //! The original is a `go-mades-bench` on PATH. Numbers and times are masked, but the format of each line is compared.
 //! Intended differences have their own tests below, and `docs/drop-in.md` names each.
@@ -12,14 +13,14 @@ use mailrun_mades_simulator::embedded::{Elements, Reader, Scalar};
 use std::path::Path;
 use std::thread;
 
-/// Our program, called by a link of the original's name.
+/// Makes a link to mailrun with the original's name, and returns the link's path.
 fn ours(place: &Path) -> String {
     let linked = mailrun(&["install-links", place.to_str().unwrap()]);
     assert_eq!(linked.code, Some(0), "{linked:?}");
     place.join("go-mades-bench").to_str().unwrap().to_owned()
 }
 
-/// The command line with both brokers at `url`.
+/// Returns the arguments in `words`, with the options that set the URL of both brokers to `url`.
 fn line<'w>(words: &'w str, url: &'w str) -> Vec<&'w str> {
     let (own, rest) = if words.starts_with("--timeout") { words.split_at(13) } else { ("", words) };
     let brokers = ["-outbox-addr", url, "-inbox-addr", url];
@@ -30,7 +31,7 @@ fn bench(program: &str, url: &str, words: &str) -> Ended {
     run(program, &line(words, url))
 }
 
-/// The comparable text of a run, with numbers and times masked.
+/// Masks the numbers and times in a run's output, so that the output of two runs can be compared.
 fn shape(text: &str) -> Vec<String> {
     text.lines().map(|line| line.split_whitespace().map(mask).collect::<Vec<_>>().join(" ")).collect()
 }
@@ -64,7 +65,7 @@ fn masks_hide_numbers_and_nothing_else() {
     assert_eq!(mask("2022-11-22T11:16:58Z"), "9-9-9T9:9:9Z");
 }
 
-/// The last report, from its first horizontal rule on.
+/// Returns the last report in a run's output, from the report's first horizontal rule on.
 fn final_report(out: &str) -> &str {
     let rules: Vec<usize> = out.match_indices(RULE).map(|(at, _)| at).collect();
     assert!(
@@ -76,7 +77,7 @@ fn final_report(out: &str) -> &str {
 
 const RULE: &str = "==============================================================================\n";
 
-/// Per row of the table: name, messages, and expected messages.
+/// Returns the name, the messages and the expected messages of each row in the report's table.
 fn counts(out: &str) -> Vec<(String, u64, u64)> {
     let lines =
         final_report(out).lines().filter_map(|line| line.split_once(": ").filter(|(_, rest)| rest.contains("mb/s")));
@@ -88,7 +89,7 @@ fn counts(out: &str) -> Vec<(String, u64, u64)> {
     lines.map(count).collect()
 }
 
-/// Command lines on which both programs must agree, with the endpoint for each.
+/// Command lines on which both programs must agree. Each row has a name, the endpoint's options, and the command line.
 const MODES: [(&str, &[&str], &str); 4] = [
     ("endpoint", &["--mode", "endpoint"], "-n 200 -size 3000 -max-in-transit 20 -goroutines 8"),
     (
@@ -116,7 +117,8 @@ fn every_mode_reports_as_the_original_does() {
                 let own = bench(ours, &endpoint.url, &words);
                 assert_eq!((theirs.code, own.code), (Some(0), Some(0)), "{mode}: {theirs:?}\n{own:?}");
                 assert_eq!(counts(&own.out), counts(&theirs.out), "{mode}");
-                // In mode tracing, the original reports 1 byte, whatever it sends.
+                // Compare only the form of the reports and not their numbers, because in mode tracing, the original
+                // always reports 1 byte, whatever it sends.
                 assert_eq!(shape(final_report(&own.out)), shape(final_report(&theirs.out)), "{mode}");
                 assert_eq!(listings(&own.out), listings(&theirs.out).map(|line| without_passwords(&line)), "{mode}");
                 let last = [" ", " Ran with flags: ", " Final Report"];
@@ -157,7 +159,8 @@ fn how_it_is_used_is_told_in_the_originals_words() {
         assert_eq!(own.err.replace(&ours, "go-mades-bench"), theirs_said, "{line}");
         assert_eq!((own.code, own.out), (theirs.code, theirs.out), "{line}");
     }
-    // Here the original panics. Our exit status must be the same, but the text on standard error may differ.
+    // The original panics at these command lines. Our exit status must be the same, but the text on standard error may
+    // differ.
     for (line, code) in [
         ("-mode foo", 2),
         ("-inbox-addr amqp://127.0.0.1:1 -outbox-addr amqp://127.0.0.1:1", 1),

@@ -1,5 +1,6 @@
-//! The go-smtp-source personality against its original. Both run the same command lines against the same scripted
-//! server; the tests compare every byte on the wire, stdout, stderr and the exit status.
+//! Compares mailrun, called under the name `go-smtp-source`, with the original go-smtp-source. Both run the same
+//! command lines against the same scripted server, and the tests compare every byte on the wire, stdout, stderr and the
+//! exit status.
 //!
 //! The original is a `go-smtp-source` on PATH. Message-Ids, dates, the client's port and the program's path are masked.
 //! Lines of stderr are compared in any order, because the original writes them from several goroutines. Intended
@@ -25,8 +26,8 @@ const TOGETHER: usize = 4;
 enum Order {
     /// Each connection must match one of the original's connections, but the order of the connections may vary.
     Connections,
-    /// Like `Connections`, but ignores how the connections ended, because the recorder may notice the end only at its
-    /// next write.
+    /// Each connection must match one of the original's connections, but it does not matter whether a connection was
+    /// closed or reset, because the recording server may notice the end only at its next write.
     Octets,
     /// Compares the lines of all connections together, because each run may send a line on another connection.
     Lines,
@@ -43,7 +44,7 @@ struct Case {
     zone: &'static str,
 }
 
-/// Extensions that the honest server offers.
+/// Reply to EHLO with the extensions that the scripted server offers by default.
 const OFFERS: &str = "250-peer.example\r\n250-SIZE 1000\r\n250-8BITMIME\r\n250 HELP";
 
 fn case_of(words: &[&str]) -> Case {
@@ -120,7 +121,7 @@ impl Seen {
     }
 }
 
-/// Every byte that the server heard and how the connection ended, with everything that differs between runs masked.
+/// Returns every byte that the server heard, and how the connection ended. Masks everything that differs between runs.
 fn transcript(heard: &Heard) -> String {
     let text: String = heard.octets.iter().map(|byte| char::from(*byte)).collect();
     let lines = text.split_inclusive('\n').map(|line| {
@@ -179,7 +180,7 @@ fn masks_hide_what_changes_and_nothing_else() {
     assert_eq!(transcript(&Heard { octets, end: "reset" }), expected);
 }
 
-/// Our program, called by a link of the original's name.
+/// Makes a link to mailrun with the original's name, and returns the link's path.
 fn ours(place: &Path) -> String {
     let linked = mailrun(&["install-links", place.to_str().unwrap()]);
     assert_eq!(linked.code, Some(0), "{linked:?}");

@@ -202,8 +202,8 @@ fn picture(ask: impl Fn(&str) -> Vec<Value>) -> String {
     )
 }
 
-/// Runs a sink and the services. Its arguments are the paths of mailrun and of Prometheus, and a directory with a file
-/// for each service, which has the words of the service's command.
+/// Runs a sink and the services. Its arguments are the paths of mailrun and of Prometheus, and a directory. For each
+/// service, the directory has a file with the words of the service's command.
 const SCRIPT: &str = r#"set -e
 ip link set lo up
 cd "$3"
@@ -242,7 +242,7 @@ fn the_services_of_compose_watch_a_server() {
         ] {
             words = words.replace(place, here);
         }
-        // A variable that is left would be one that Compose sets and this test does not know.
+        // A remaining `$` is a variable that Compose sets but this test does not replace.
         assert!(!words.contains('$'), "{words}");
         files.keep(service, &words);
     }

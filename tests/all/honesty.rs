@@ -352,7 +352,7 @@ fn a_full_listen_queue_is_named() {
         return skip("ListenOverflows", "this kernel does not count them");
     }
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    // Listen again, with a backlog of at most two clients.
+    // Listen again with a queue for at most two clients, so that the queue overflows.
     rustix::net::listen(&listener, 1).unwrap();
     let address = listener.local_addr().unwrap();
     thread::spawn(move || {

@@ -152,7 +152,7 @@ fn a_silent_master_is_left_and_tried_again() {
     silent.await_message("client_ready");
     silent.send("ack", Value::Map(vec![("index".into(), 0.into())]));
     silent.await_message("heartbeat");
-    // This master answers one heartbeat and then falls silent.
+    // This master answers one heartbeat and then falls silent, so the worker must connect again with a new identity.
     silent.send("heartbeat", Value::Nil);
     let mut master = Router::accept(&listener);
     assert_ne!(master.await_identity(), old);

@@ -1,5 +1,5 @@
 //! `mailrun mades`, `mailrun mades-endpoint` and `mailrun bench mades` as a user runs them. The bench must see exactly
-//! what the stand-in for the endpoints did, and it must report faults of its surroundings.
+//! what the simulated endpoints did, and it must report faults of its surroundings.
 use crate::party::{Ended, LIMIT, MAILRUN, Process, ended_so, low_port, mailrun, undisturbed, wait_until};
 use crate::rows::each;
 use crate::stand_in_endpoint::Endpoint;
@@ -60,7 +60,7 @@ impl Run {
         self.mades().troubles.iter().filter(|row| row.kind == kind).map(|row| row.count).sum()
     }
 
-    /// Asserts that the bench's counts equal the stand-in's. Returns the count with this name.
+    /// Asserts that the bench counted the same as the simulated endpoints. Returns the count with this name.
     fn agreed(&self, name: &str) -> u64 {
         let counts = &self.mades().truth.as_ref().unwrap().counts;
         for row in counts {
@@ -97,7 +97,7 @@ fn every_mode_closes_its_account_at_a_closed_loop() {
         assert_eq!(run.record.stages.last().unwrap().name.name(), last);
         assert!(run.mades().in_transit_mean <= 20.0);
         assert!(run.report.contains("## Stages") && run.report.contains("## Waterfall"), "{}", run.report);
-        // Mode amqp has no stand-in that records the truth.
+        // In mode amqp, the stand-in is idle and has no counts to compare, so the report has no section `Truth`.
         assert_eq!(run.report.contains("## Truth"), mode != "amqp");
         let parties: Vec<&str> = run.record.parties.iter().map(|party| party.name.as_str()).collect();
         assert_eq!(parties, ["mades", "mades-endpoint"]);
@@ -341,7 +341,8 @@ fn each_step_takes_as_long_as_the_stand_in_was_told() {
         for row in &run.mades().truth.as_ref().unwrap().times {
             let done = row.done_ms.unwrap();
             let seen = row.seen_ms.unwrap();
-            // The bench cannot see a step before the stand-in has done it. Allow for the width of a histogram's class.
+            // The bench cannot see a step before the stand-in has done it. Allow 0.2 %, because the histograms round
+            // times.
             for (done, seen) in [(done.p50, seen.p50), (done.min, seen.min)] {
                 assert!(seen >= done * 0.998, "{}: {seen} of {done}", row.stage);
                 times.push((row.stage.clone(), seen, done));
@@ -595,7 +596,8 @@ fn a_run_that_a_foreign_queue_cut_short_does_not_pass() {
     assert!(reason.contains("too many messages of other senders") && reason.contains("were never sent"), "{reason}");
 }
 
-/// Options of a run that would take a minute if it waited for each message.
+/// Options of a run in which no message gets through. If the run waited for the time-out of each message, it would take
+/// a minute.
 const IN_VAIN: &str = "--no-preflight --messages 2000 --max-in-transit 10 --message-timeout 300ms";
 
 fn give_up_reason(run: &Run) -> &str {
@@ -608,7 +610,7 @@ fn give_up_reason(run: &Run) -> &str {
 
 #[test]
 fn a_run_without_credit_is_given_up() {
-    // The queue has room for five messages, and nobody removes any.
+    // The queue has room for five messages, and nobody removes any, so the broker soon gives no more credit.
     let endpoint = Endpoint::embedded(&["--outage", "A.down 0s..10m", "--max-queue-messages", "5"]);
     let run = bench(&endpoint.url, &format!("{IN_VAIN} --reconnect-timeout 1s"));
     let reason = give_up_reason(&run);
@@ -853,7 +855,7 @@ fn a_market_has_its_documents_at_their_times() {
     assert!(run.report.contains("## Shapes") && run.report.contains("## Windows"), "{}", run.report);
 }
 
-/// Load shapes, each with the number of messages that it sends in a few seconds with `ACCELERATED`.
+/// Load shapes, each with a number of messages. With `ACCELERATED`, the shape sends this number in a few seconds.
 const SHAPES: [(&str, u64); 4] = [
     ("quarter-hour:3x40", 10),
     ("heartbeat 12m,7m30s,3m before quarter", 10),
@@ -862,8 +864,8 @@ const SHAPES: [(&str, u64); 4] = [
 ];
 const ACCELERATED: &str = "--accelerate 900";
 
-/// Runs a shape against a stand-in that loses messages and sends acknowledgement documents. If `pause` is given, the
-/// stand-in pauses for this time during the run. Returns the run and the stand-in's log.
+/// Runs a load shape against simulated endpoints that lose messages and send acknowledgement documents. If `pause` is
+/// given, the endpoints pause for this time during the run. Returns the run and the endpoints' log.
 fn run_of_shape(shape: &str, load: &str, pause: Option<Duration>) -> (Run, Vec<serde_json::Value>) {
     let place = tempfile::tempdir().unwrap();
     let truth = place.path().join("truth.jsonl");
@@ -893,8 +895,8 @@ fn run_of_shape(shape: &str, load: &str, pause: Option<Duration>) -> (Run, Vec<s
     (Run::left(ended, kept), lines(&truth))
 }
 
-/// Asserts that the run, each of its windows and each threshold agree with the stand-in's log, message by message and
-/// acknowledgement by acknowledgement.
+/// Asserts that the run, each of its windows and each threshold agree with `truth`, the log of the simulated endpoints,
+/// message by message and acknowledgement by acknowledgement.
 fn agrees_with(run: &Run, shape: &str, truth: &[serde_json::Value]) {
     let of_kind = |is_document: bool| {
         let lines = truth.iter().filter(|line| line["seq"].is_u64() && line["kind"].is_string() == is_document);

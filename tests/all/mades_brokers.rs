@@ -17,10 +17,10 @@ use tempfile::TempDir;
 /// A broker started by the test. It is killed when dropped.
 struct Node {
     script: &'static str,
-    /// Tar file of the Debian root that has the broker, if it is not this host's own.
+    /// Tar file of the Debian root that has the broker, or `None` if the broker runs directly on this host.
     root: Option<&'static str>,
     place: TempDir,
-    /// The first port speaks AMQP 1.0.
+    /// Ports of the broker. The first port is for AMQP 1.0.
     ports: Vec<u16>,
 }
 
@@ -114,7 +114,8 @@ impl Bench {
         Self { process: Process::start(MAILRUN, &words), place }
     }
 
-    /// Waits for the end. Returns the record, in which every message has a fate, and the exit status.
+    /// Waits for the end of the process, and asserts that the record knows the fate of every message. Returns the
+    /// record and the exit status.
     fn finish(self) -> (Record, Option<i32>) {
         let ended = self.process.finish();
         let text = fs::read_to_string(self.place.path().join("run.json")).unwrap_or_else(|_| panic!("{ended:?}"));
@@ -145,7 +146,8 @@ impl MadesRun {
         let endpoint =
             Endpoint::start(&fixed.into_iter().chain(edx).chain(faults.split_whitespace()).collect::<Vec<_>>());
         let (record, code) = Bench::start(url, &format!("--mode {mode} {words}")).finish();
-        // Wait, because the broker may deliver a message to the bench before it confirms it to the endpoint pair.
+        // Wait, because the broker may deliver a message to the bench before it confirms the same message to the
+        // endpoint pair, which sent it.
         wait_until("the endpoint pair to have done with each message", || {
             let stories = fs::read(&truth).unwrap().iter().filter(|octet| **octet == b'\n').count() as u64;
             (Some(stories) >= record.ledger.created).then_some(())
@@ -203,8 +205,8 @@ fn through(url: &str, mode: &str, words: &str, messages: u64, stages: usize) {
     run.agrees();
 }
 
-/// Asserts that a run with a preflight message passes. The endpoint pair must answer this message, which no count of
-/// the run may include.
+/// Asserts that a run passes if it sends a preflight message before the load. The endpoint pair must answer this
+/// message, and no count of the run may include it.
 fn answer_a_first_message(url: &str) {
     let endpoint = Endpoint::start(&["--broker", url]);
     let ended = mailrun(&["mades", "--broker", url, "--messages", "20", "--live", "off"]);
@@ -337,7 +339,7 @@ fn rabbitmq_is_killed_and_comes_back_and_nothing_is_lost_untold() {
     survive_a_kill(&rabbit);
 }
 
-/// quiver is compared if somebody has installed it.
+/// quiver takes part in the comparison only if it is installed.
 #[test]
 #[ignore = "slow: make test-slow PART=brokers"]
 fn other_clients_are_compared_on_artemis() {

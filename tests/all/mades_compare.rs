@@ -1,5 +1,5 @@
-//! `mailrun bench mades-compare` as a user runs it. Both tools are in the table, losses are detected, and a hanging
-//! tool is named.
+//! `mailrun bench mades-compare` as a user runs it. The table has rows for mailrun and for go-mades-bench, losses are
+//! detected, and a tool that hangs is named.
 use crate::party::{MAILRUN, mailrun, peer, run};
 use std::os::unix::fs::PermissionsExt as _;
 use std::{fs, thread};

@@ -15,7 +15,7 @@ fn help(command: &[&str], option: &str, columns: usize) -> String {
     String::from_utf8(ended.stdout).unwrap()
 }
 
-/// The long options at the beginnings of lines.
+/// Returns the long options in those lines of a help text that begin with an option.
 fn options(help: &str) -> Vec<&str> {
     let named = |line: &'_ str| line.trim_start().starts_with('-');
     let words = help.lines().filter(|line| named(line)).flat_map(str::split_whitespace);

@@ -86,8 +86,8 @@ fn is_asked(recipe: &str) {
 }
 
 fn is_changed_by_hand(recipe: &str) {
-    // The sink looks only every 5 s. The test deletes a message as soon as it sees it, so the sink almost never sees
-    // this message.
+    // The sink looks into the mailbox only every 5 s. The test deletes one message as soon as it arrives, so the sink
+    // almost never sees this message.
     let bench = Bench::start_as_typed(&[
         "--relay",
         recipe,
@@ -115,7 +115,8 @@ fn is_changed_by_hand(recipe: &str) {
     );
 }
 
-/// Writes a recipe to a file, changed so that a shell starts the server again whenever it has ended.
+/// Writes a recipe, the description of a server, to a file. Changes its command so that a shell starts the server again
+/// whenever it has ended.
 fn keep_restarted(files: &Files, recipe: &str) -> String {
     // The shell waits before each restart, because Cyrus would start without a port that one of its former processes
     // still holds.
@@ -124,7 +125,7 @@ fn keep_restarted(files: &Files, recipe: &str) -> String {
     files.keep("restarted.toml", &recipe.replacen("\ncommand = [", &format!("\n{shell}"), 1))
 }
 
-/// Kills a server that `keep_restarted` starts again.
+/// Kills all processes of a server. Its recipe comes from `keep_restarted`, so a shell starts the server again.
 fn kill_server(bench: &Bench) {
     let servers = descendants(bench.process.id(), "while :; do");
     assert!(servers.len() > 5, "{servers:?}");

@@ -131,7 +131,7 @@ impl Page {
         blocks.collect()
     }
 
-    /// All blocks: number of the first line, mark and text.
+    /// Returns all blocks of the page, each with the number of its first line, its mark (such as `sh`), and its text.
     pub(crate) fn marked_blocks(&self) -> Vec<(usize, String, String)> {
         let blocks = pieces(&self.text).into_iter().filter_map(|(line, piece)| match piece {
             Piece::Block(mark, lines) => Some((line, mark, lines.join("\n") + "\n")),
@@ -214,7 +214,7 @@ fn dedented<'a>(lines: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     lines.iter().map(|line| line.get(blanks..).unwrap_or_default().to_owned()).collect()
 }
 
-/// The command lines of a block, or none if it is no script.
+/// Returns the command lines of a block. A block that is not a script has none.
 fn of_block(first: usize, mark: &str, lines: &[String]) -> Vec<Command> {
     let begins_with_program =
         lines.iter().find(|line| !is_comment(line)).is_some_and(|line| is_command(line, PROGRAMS));

@@ -73,7 +73,8 @@ const SERVERS: [&str; 5] = [
     "smtp-sink -c 127.0.0.1:0 10",
 ];
 
-/// Runs a command in this way, and stops a server after a second. Returns the exit status.
+/// Runs a command with the shell command `way`. If the command is a server, stops it after a second. Returns the exit
+/// status.
 fn status(way: &str, command: &str, sink: &str, directory: &Path) -> i32 {
     let file = directory.join("status");
     let script = way.replacen("\"$@\"", &format!("{{ \"$@\"; echo $? > {}; }}", file.display()), 1);

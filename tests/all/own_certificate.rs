@@ -1,5 +1,5 @@
-//! A certificate made by `openssl req -x509`, which is marked as a CA. A client that is given it accepts it as the
-//! server's own, if its name and dates match.
+//! A certificate made by `openssl req -x509`, which is marked as the certificate of an authority (CA). A client that
+//! trusts exactly this certificate must accept it as the server's own certificate, if name and dates match.
 use crate::party::{Ended, Sink, mailrun, peer, run, wait_until};
 use crate::relay::{Den, QUICK, await_recipients};
 use crate::secured::Files;
@@ -79,7 +79,7 @@ fn mades(url: &str, words: &[&str]) -> Ended {
     mailrun(&[&["mades", "--broker", url, "--messages", "5"], words].concat())
 }
 
-/// A relay whose only route leads to this server. `security` has the route's keys for TLS.
+/// A relay whose only route leads to this server. `security` has the lines of the route's configuration for TLS.
 fn relay_to(server: &str, security: &str) -> Den {
     Den::new(&format!("{QUICK}[[route]]\nto = \"*\"\nsmtp = \"{server}\"\n{security}"))
 }
@@ -205,7 +205,7 @@ fn a_port_that_does_not_speak_tls_is_named() {
     relay_refuses(&sink, &to, "tls = \"implicit\"\n", why);
 }
 
-/// The page's command that creates a certificate.
+/// Returns the command with which a page of the manual creates a certificate.
 fn command_of(page: &str) -> String {
     let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(page)).unwrap();
     let mut command = String::new();

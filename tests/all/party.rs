@@ -42,7 +42,8 @@ pub(crate) fn wait_within<T>(longest: Duration, what: &str, mut look: impl FnMut
     }
 }
 
-/// Repeats a measurement that a busy or stalled machine can spoil, until it is right once.
+/// Repeats a measurement until its result is right, because a busy or stalled machine can spoil single measurements.
+/// Fails after [`LOOKS`] attempts.
 pub(crate) fn undisturbed<T: Debug>(mut look: impl FnMut() -> T, is_right: impl Fn(&T) -> bool) -> T {
     let mut seen = look();
     for _ in 1..LOOKS {
@@ -246,7 +247,8 @@ pub(crate) struct Took {
 }
 
 impl Sink {
-    /// Listens on a port that no other test gets, because a source may still send to it after its sink has ended.
+    /// Starts a sink on a port that no other test gets, because a source may still send to the port after the sink has
+    /// ended.
     pub(crate) fn start(words: &[&str]) -> Self {
         Self::start_at(&format!("127.0.0.1:{}", low_port()), words)
     }
@@ -266,12 +268,12 @@ impl Sink {
         Self { process, smtp, http, json }
     }
 
-    /// HOST:PORT for mail.
+    /// Address to which clients send mail, as HOST:PORT.
     pub(crate) fn address(&self) -> String {
         self.smtp.to_string()
     }
 
-    /// URL of the HTTP status.
+    /// URL of the sink's HTTP server, which answers questions about its status.
     pub(crate) fn url(&self) -> &str {
         &self.http
     }

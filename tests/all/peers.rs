@@ -78,7 +78,7 @@ fn curl_sends_to_our_sink() {
     assert_eq!((took.messages, took.recipients, took.bytes), (1, 2, message.len() as u64));
 }
 
-/// A Python client that prints how many bytes it sent, counted as the receiver does.
+/// A Python client that prints how many bytes it sent, counted in the same way as the receiver counts them.
 const SMTPLIB: &str = r#"
 import smtplib, sys
 host, port = sys.argv[1:]

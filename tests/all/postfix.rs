@@ -14,9 +14,9 @@ pub(crate) enum Deliver {
     Discard,
     /// Delivers to a server on this port.
     To(u16),
-    /// Like `To`, but removes header lines whose names begin with `X-`.
+    /// Delivers to a server on this port, without the header lines whose names begin with `X-`.
     Stripped(u16),
-    /// Like `To`, but replaces or copies some recipients, as `REWRITES` says.
+    /// Delivers to a server on this port, but replaces or copies some recipients, as [`REWRITES`] says.
     Rewritten(u16),
 }
 
@@ -53,8 +53,8 @@ initial_destination_concurrency = 20
 in_flow_delay = 0
 ";
 
-/// Returns the configuration that all private Postfixes share: the recipe's main.cf up to the
-/// settings for speed, and its master.cf without the listener.
+/// Returns the configuration that all private Postfixes share: the main.cf of mailrun's recipe for Postfix up to the
+/// settings for speed, and the recipe's master.cf without the listener.
 pub(crate) fn base_configuration(directory: &str) -> [String; 2] {
     let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let places =
@@ -137,7 +137,7 @@ impl Postfix {
         fs::read_to_string(self.path("log")).unwrap_or_default()
     }
 
-    /// HOST:PORT of the first port.
+    /// First address on which Postfix listens, as HOST:PORT.
     pub(crate) fn address(&self) -> String {
         self.listening[0].to_string()
     }
@@ -171,7 +171,8 @@ impl Postfix {
     }
 }
 
-/// The options of a port that requires TLS, by STARTTLS or (`wrapper`) before the greeting.
+/// Returns the `smtpd` options of a port that requires TLS: before the greeting if `wrapper` is set, otherwise by
+/// STARTTLS.
 pub(crate) fn tls_options(wrapper: bool, certificate: &str, key: &str) -> Vec<String> {
     let begin = if wrapper { "smtpd_tls_wrappermode=yes" } else { "smtpd_tls_wrappermode=no" };
     let files = [format!("smtpd_tls_cert_file={certificate}"), format!("smtpd_tls_key_file={key}")];

@@ -1,5 +1,5 @@
-//! Tests the probe as a process. Its account must agree with the sinks and the mailboxes, even after kills, restarts
-//! and SIGHUP.
+//! Tests the probe as a process. Its counts of messages must agree with the sinks and the mailboxes, even after kills,
+//! restarts and SIGHUP.
 use crate::party::{MAILRUN, Process, Sink, low_port, mailrun, wait_until};
 use crate::secured::Files;
 use std::collections::HashMap;

@@ -1,5 +1,6 @@
-//! A probe of three routes while probe, servers and sinks are killed and started again in turns: a private Postfix, our
-//! relay, and a port where nobody listens. At the end, the probe's account must agree with the sinks' counts.
+//! A probe watches three routes: a private Postfix, our relay, and a port where nobody listens. Meanwhile the probe,
+//! the servers and the sinks are killed and started again in turns. At the end, the counts of the probe and of the
+//! sinks must agree.
 use crate::party::{MAILRUN, Process, Sink, low_port, wait_until};
 use crate::postfix::{Deliver, Postfix};
 use crate::probe::Probe;
@@ -7,7 +8,7 @@ use crate::secured::Files;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A sink that keeps its mail in a Maildir. Its count of messages includes those of its earlier processes.
+/// A sink that keeps its mail in a Maildir. Its count of messages includes the messages of its earlier processes.
 struct Keeper {
     listen: String,
     inbox: String,

@@ -1,4 +1,5 @@
-//! Faulty recipes: each is reported in one clear line, and no process is left behind.
+//! Faulty recipes (descriptions of servers that the bench starts): each fault is reported in one clear line, and no
+//! process is left behind.
 use crate::docs_script::namespaces;
 use crate::party::{Ended, Process, mailrun, peer, run, skip, wait_until};
 use crate::relay::MAILRUN;
@@ -56,7 +57,7 @@ fn bench(place: &Path, recipe: &str) -> Ended {
     mailrun(&[&words[..], &["--quiet", "--out", out]].concat())
 }
 
-/// Returns true if the server of a recipe can run here, or notes what it lacks.
+/// Returns true if the server of a recipe can run here. Otherwise notes the skipped test, and what the server lacks.
 pub(crate) fn is_here(recipe: &str) -> bool {
     let listed = mailrun(&["recipe", "list"]).out;
     let row = listed.lines().map(|line| line.split_whitespace().collect::<Vec<_>>()).find(|row| row[..1] == [recipe]);

@@ -157,12 +157,13 @@ fn all_times_of_a_run_with_a_warm_up_have_one_zero() {
     assert_eq!(warm_up_ended, 1.0, "second 0 is the begin of the load");
     assert!(record.zero_at[..19] >= record.started_at[..19] && record.zero_at.ends_with('Z'), "{}", record.zero_at);
     let stall = record.stalls.iter().find(|stall| stall.to_s - stall.from_s > 1.2).expect("a stall");
-    // Both rows come from the source, so their times are equal. If the server rejected a message during the stall, it
-    // was not lost, and there is no such event.
+    // Stalls and these events come from the source, so their times are equal. A server that rejected a message during
+    // the stall was still there, so the record then has no such event.
     let has = |kind, at_s| record.events.iter().any(|event| event.kind == kind && event.at_s == at_s);
     assert_eq!(has(EventKind::ServerLost, stall.from_s), stall.rejected == 0, "{stall:?}: {:?}", record.events);
     assert_eq!(has(EventKind::ServerBack, stall.to_s), stall.rejected == 0, "{stall:?}: {:?}", record.events);
-    // The sink counts the times of its rules from its first connection, which comes after the start of the run.
+    // The sink counts the times of its rules from its first connection, which comes after the start of the run. The
+    // fault may therefore end later than 3.2 s after the start of the run, but not earlier.
     let fault_off = at(EventKind::FaultOff);
     assert!(fault_off >= warm_up_ended + 2.2 - 0.001, "{:?}", record.events);
     assert!(stall.to_s >= fault_off - 0.001, "accepted again while the sink stalls: {stall:?}, {fault_off}");
@@ -235,8 +236,8 @@ fn busy_polling_and_its_cost_are_in_the_record_of_both_ends() {
 fn the_record_and_the_report_say_whether_the_processors_were_kept_awake() {
     let run = crate::party::bench(&["--keep-awake", "auto", "--sessions", "1", "--messages", "20"]);
     let state = run.record_of(0).host.keep_awake.expect("bench decides it");
-    // The bench must at least have tried. It fails without root, who alone may write to the device, and in containers,
-    // which have no such device.
+    // The bench must at least have tried to keep the processors awake. The attempt may fail, because by default only
+    // root may write to the device that this needs, and containers have no such device.
     assert_ne!(state, KeepAwake::Off, "the bench's own source and sink are no server under test");
     assert!(run.file("report.md").contains(state.words()), "{}", run.file("report.md"));
     if state == KeepAwake::On {

@@ -41,7 +41,7 @@ impl Den {
         Self { files }
     }
 
-    /// Like `new`, with a route that sends all mail to this server.
+    /// Writes a configuration with `text`, the defaults, and a route that sends all mail to this server.
     pub(crate) fn to(server: &str, text: &str) -> Self {
         Self::new(&format!("{text}{}", all_to(server)))
     }
@@ -96,7 +96,7 @@ impl Relay {
         Self { smtp: smtp.collect(), process }
     }
 
-    /// HOST:PORT of the first address.
+    /// First address on which the relay accepts mail, as HOST:PORT.
     pub(crate) fn address(&self) -> String {
         self.smtp[0].to_string()
     }

@@ -368,7 +368,7 @@ fn status(ended: &Ended, expected: i32) -> i32 {
     if is_invalid { expected } else { ended.code.unwrap_or(-1) }
 }
 
-/// The verdicts on a scenario's targets, in order.
+/// Returns the verdicts on a scenario's targets, in the order of the output.
 fn verdicts(ended: &Ended) -> Vec<&str> {
     let verdict = |line: &'_ str| ["PASS", "INCONCLUSIVE", "FAIL"].into_iter().find(|word| line.ends_with(word));
     ended.out.lines().filter_map(verdict).collect()
@@ -456,7 +456,7 @@ fn a_backlog_is_kept_over_a_restart_and_delivered_once() {
     assert!(!out.path().join("relay.spool").exists() && out.path().join("relay-before.stderr").exists());
 }
 
-/// Asserts that a relay that a recipe runs keeps the whole backlog over a restart, and delivers it once.
+/// Asserts that the relay `which` keeps its whole backlog over a restart, and then delivers each message once.
 fn expect_backlog_kept(which: &str, name: &str) -> BacklogRun {
     let words = ["--relay", which, "--messages", "400", "--message-size", "2k", "--sessions", "10"];
     let (ended, out) = contest("backlog", &words);
@@ -578,7 +578,8 @@ fn a_private_postfix_keeps_its_backlog() {
     }
 }
 
-/// Writes a recipe for a Postfix that retries after 20 s. Returns the paths of the recipe and of Postfix's log.
+/// Writes a file (a recipe) from which the bench can start a Postfix that retries after 20 s. Returns the paths of the
+/// recipe and of Postfix's log.
 fn postfix_that_retries_soon(place: &Path) -> (PathBuf, PathBuf) {
     let (recipe, log) = (place.join("our.toml"), place.join("log"));
     let text = mailrun(&["recipe", "show", "postfix"]).out;
@@ -599,7 +600,8 @@ fn second_of_hour(text: &str) -> f64 {
     digits(minutes) * 60.0 + digits(minutes + 3)
 }
 
-/// Returns the number of messages that Postfix's log reports as sent in each second, with the second of the hour.
+/// Returns each second in which Postfix's log reports sent messages, as the second of the hour, with the number of
+/// these messages.
 fn sent_by_second(log: &str) -> Vec<(f64, u64)> {
     let mut seconds: Vec<(f64, u64)> = Vec::new();
     for line in log.lines().filter(|line| line.contains("status=sent")) {
@@ -612,8 +614,9 @@ fn sent_by_second(log: &str) -> Vec<(f64, u64)> {
     seconds
 }
 
-/// Runs a bench of a Postfix whose receiver holds mail back by `rule` until the queue is full. Postfix retries by
-/// itself. The time at which it delivers at its full rate again must be the same in the report and in Postfix's log.
+/// Runs a bench of a Postfix whose receiver defers mail by `rule`, so that mail waits in Postfix's queue. Postfix
+/// retries by itself. The time at which it delivers at its full rate again must be the same in the report and in
+/// Postfix's log.
 fn expect_recovery_as_logged(rule: &str) {
     if !postfix_is_there() {
         return;

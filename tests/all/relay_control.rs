@@ -26,7 +26,7 @@ fn relent(sink: &Sink) {
     agent.put(format!("{}/rules", sink.url())).send("{\"rules\": []}").unwrap();
 }
 
-/// Submits messages. Returns their queue ids.
+/// Submits `count` messages for one recipient. Returns the queue ids of the messages.
 fn send(relay: &Relay, to: &str, count: usize) -> Vec<String> {
     let mut wire = introduced(relay);
     let one = |_| {
@@ -294,7 +294,8 @@ fn a_command_succeeds_only_after_the_relays_answer() {
     let place = tempfile::tempdir().unwrap();
     let path = place.path().join("control.sock");
     let control = UnixListener::bind(&path).unwrap();
-    // This stands for a relay that dies. It closes each connection at once, before or after the request is written.
+    // This thread imitates a relay that dies. It closes each connection at once, before or after the client has written
+    // its request.
     std::thread::spawn(move || control.incoming().for_each(drop));
     for words in ["list", "list --json", "stats", "flush", "remove all", "hold 0000000000000001"].repeat(6) {
         let words: Vec<&str> = words.split(' ').chain(["--control", path.to_str().unwrap()]).collect();

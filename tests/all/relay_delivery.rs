@@ -292,7 +292,8 @@ fn a_conversion_of_a_long_message_delays_no_other_client() {
     let old = StandIn::start(|moment| (moment.at == At::Hello).then_some(Act::Say("250-old\r\n250 PIPELINING")));
     let den = Den::new(&format!("workers = 1\nlimits.max_junk_commands = 1000000\n{}", all_to(&old.address())));
     let relay = den.open();
-    // The message has many nested multiparts, and many lines that look like their delimiters.
+    // The message has many nested multiparts, and many lines that look like their delimiters, so its conversion takes
+    // long.
     let nested: String = (0..49)
         .map(|depth| format!("Content-Type: multipart/mixed; boundary=\"b{depth}\"\r\n\r\n--b{depth}\r\n"))
         .collect();
@@ -620,8 +621,9 @@ fn a_next_hop_that_takes_its_leave_amid_several_messages_has_each_once() {
     assert_eq!((record.ledger.delivered, record.ledger.duplicates), (Some(300), Some(0)));
 }
 
-/// An LMTP server accepts a message for both recipients, and closes the connection at the MAIL that was sent together
-/// with this message. Its replies must count, although they have no enhanced codes to show which command they answer.
+/// An LMTP server accepts a message for both recipients. It breaks the connection when it reads the next MAIL, which
+/// the relay sent together with this message. The server's replies must count, although they have no enhanced codes to
+/// show which command they answer.
 #[test]
 fn lmtp_replies_that_came_before_the_connection_broke_count() {
     for act in [Act::Close, Act::Reset] {
@@ -683,8 +685,8 @@ fn a_next_hop_that_has_lost_track_of_the_session_loses_nothing() {
     }
 }
 
-/// A reply that concerns the session is followed by one try on a new connection, before the retry schedule applies. No
-/// message may bounce.
+/// After a reply that concerns the session and not the message, for example 421, the relay must try once on a new
+/// connection, before the retry schedule applies. No message may bounce.
 #[test]
 fn a_reply_about_the_session_is_followed_by_a_try_in_another() {
     let closing = "421 4.3.2 Closing";
@@ -702,9 +704,9 @@ fn a_reply_about_the_session_is_followed_by_a_try_in_another() {
     }
 }
 
-/// If the commands of the next message are already pipelined behind a message, the next hop drops every second such
-/// message and sends no reply to it. The relay must not take the reply to the next MAIL for the missing reply, whether
-/// or not replies have enhanced codes.
+/// This next hop is faulty. If the relay has already sent the commands of another message behind a message, the next
+/// hop drops every second such message and sends no reply to it. The relay must not take the reply to the next MAIL for
+/// the missing reply, whether or not replies have enhanced codes.
 #[test]
 fn a_next_hop_that_leaves_out_replies_loses_nothing() {
     for has_codes in [true, false] {
@@ -805,7 +807,8 @@ fn a_next_hop_that_does_not_answer_quit_keeps_nothing_waiting() {
     // The relay keeps the connection open for five seconds in case there is more mail. Then it sends QUIT.
     wait_until("the connection to be given up", || (hop.quits() == 1).then_some(()));
     send(2);
-    // A courier waits ten seconds for the reply to QUIT, so the first courier is still there.
+    // The relay waits ten seconds for the reply to QUIT, so its first connection (`couriers` in the metrics) is still
+    // open.
     assert_eq!(metric(&relay, "couriers"), 2);
     assert_eq!(metric(&relay, "unreachable_total"), 0);
     relay.kill(); // A stop would wait for both replies.
@@ -983,7 +986,8 @@ impl Waiting {
         relay
     }
 
-    /// Starts the LMTP server. Returns the recipients for whom the mailboxes and the other party got mail.
+    /// Starts the LMTP server, and waits until it has mail for `mailboxes` recipients, and the other next hop for
+    /// `party` recipients. Returns the recipients of both.
     fn delivered(&self, relay: Relay, mailboxes: u64, party: u64) -> [Vec<String>; 2] {
         let sink = Sink::start_at(&self.mailboxes, &["--lmtp", "--dump-file", &self.dump]);
         await_recipients(&sink, mailboxes);

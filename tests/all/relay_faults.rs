@@ -280,7 +280,7 @@ fn failing(den: &Den, inject: &str, words: &[&str]) -> Option<Relay> {
     Some(Relay::listening(Process::start(&strace, &[&own[..], &relay, words].concat())))
 }
 
-/// Numbers of the messages that were accepted, and of those that were refused.
+/// Numbers of the accepted messages, and numbers of the refused messages.
 struct Told {
     kept: HashSet<usize>,
     refused: HashSet<usize>,

@@ -423,7 +423,7 @@ fn commands_without_mail_have_a_limit() {
     }
     let reply = submit(&mut wire, "<a@b.example>", &["<c@d.example>"], "\r\nx\r\n");
     assert!(reply.starts_with("250 2.0.0"), "{reply}");
-    // After each message, the count starts again at zero.
+    // After each message, the count of junk commands, such as NOOP, starts again at zero.
     for command in ["NOOP", "RSET", "VRFY a", "HELP", "EHLO client.example"].repeat(2) {
         expect(&mut wire, command, "2");
     }
@@ -560,7 +560,8 @@ fn what_a_small_spool_can_never_hold_is_too_large() {
     let message = "x\r\n".repeat(80_000);
     assert!(submit(&mut wire, "<a@b.example>", &["<c@d.example>"], message).starts_with("250 2.0.0"));
     relay.stop();
-    // A limit in the file may be higher than this default, as long as an empty spool has room for such a message.
+    // The configuration file may set a higher limit than the default of 262,144 bytes, as long as an empty spool has
+    // room for such a message.
     let text = "http = \"127.0.0.1:0\"\nspool.max_size = \"1M\"\nlimits.max_message_size = ";
     let den = Den::new(&format!("{text}\"315000\"\n[[route]]\nto = \"*\"\ndiscard = true\n"));
     let relay = den.open();

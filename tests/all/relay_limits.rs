@@ -294,7 +294,7 @@ fn a_message_that_comes_octet_by_octet_does_not_keep_its_session() {
     relay.stop();
 }
 
-/// Logs in. Returns the last reply.
+/// Logs in with this mechanism. Returns the server's last reply.
 fn log_in(wire: &mut Wire, mechanism: Mechanism, user: &str, password: &str) -> String {
     let credentials = Credentials::new(user, password);
     let mut client = ClientExchange::new(mechanism, &credentials, Some(&[7; 18])).unwrap();
@@ -323,7 +323,7 @@ const MECHANISMS: [Mechanism; 4] = [Mechanism::Plain, Mechanism::Login, Mechanis
 fn guesses_of_passwords_are_counted_and_locked_out_by_every_mechanism_together() {
     let files = Files::new();
     let users = files.users();
-    // The tests of `login_limits` check the waits after failed logins. Here, make these waits as short as possible.
+    // Make the waits after failed logins as short as possible, because the tests of `login_limits` check these waits.
     let den = guarded_with(files, &format!("auth.users = \"{users}\"\nauth.delay = \"1ms\"\n"));
     let relay = open(&den);
     let guesses = AtomicUsize::new(0);
@@ -521,7 +521,8 @@ fn limits_apply_to_the_client_that_xclient_names() {
     expect(&mut held, "MAIL FROM:<a@b.example>", "250");
     expect(&mut held, "RSET", "250");
     expect(&mut held, "MAIL FROM:<a@b.example>", "421 4.7.0 Too many messages a minute");
-    // A login lifts the rates. Clients in `networks` and clients without a known address have no limits.
+    // After a login, the limits on rates no longer apply. Clients in `networks` and clients without a known address
+    // have no limits.
     for told in ["ADDR=192.0.2.9 LOGIN=ann", "ADDR=127.0.0.1", "ADDR=[UNAVAILABLE]"] {
         let mut wire = named(told, "220");
         expect(&mut wire, "EHLO client.example", "250");

@@ -265,7 +265,7 @@ fn a_scenario_leaves_a_record_with_the_figures_of_each_run() {
     assert!(last.out.starts_with('{') && last.err.lines().any(|line| line.starts_with("PASS ")), "{last:?}");
 }
 
-/// Returns the titles at which the lines of a report begin, and the word of its verdict, without the figures.
+/// Returns the titles with which the lines of a report begin, and the word of its verdict, without the figures.
 fn labels(report: &str) -> Vec<String> {
     let starts = ["mailrun bench:", "accepted/s", " in ms", " accepted", " delivered", "slowest phase:", "created"];
     let ends = ["CPU, memory:", "details:", "PASS", "INVALID", "FAIL"];

@@ -18,7 +18,8 @@ pub(crate) fn all_hold<T: Sync>(rows: &[T], check: impl Fn(&T) -> Option<String>
     all_hold_by(THREADS, rows, check);
 }
 
-/// Like `all_hold`, with `threads` rows at a time.
+/// Checks all rows, `threads` of them at a time. `check` describes the mistake in a row, or returns `None` if the row
+/// is right.
 pub(crate) fn all_hold_by<T: Sync>(threads: usize, rows: &[T], check: impl Fn(&T) -> Option<String> + Sync) {
     let next = AtomicUsize::new(0);
     let work = || {

@@ -14,8 +14,9 @@ fn phase(record: &Record, name: Phase) -> LatencyMs {
     record.phases.iter().find(|row| row.name == name).unwrap().latency_ms
 }
 
-/// Returns the record of a run whose sink committed ordered faults, after comparing it with the sink's own record. The
-/// ledger must not close, but ordered faults do not fail a run.
+/// Returns the record of a run whose sink was told to lose, change or repeat messages. Asserts that the record has the
+/// same counts as the sink's own record, and that its ledger does not close. The run must pass nevertheless, because
+/// the user ordered these faults.
 fn found_out(run: &BenchRun) -> Record {
     let record = run.record_of(0);
     let own: Record = serde_json::from_str(&run.file("sink.json")).unwrap();
@@ -44,8 +45,9 @@ fn a_known_delay_reads_as_that_delay() {
     };
     undisturbed(look, |(p50, reply, elsewhere)| {
         let reads_so = p50.iter().all(|p50| (20.0..20.0 + ALLOWANCE_MS).contains(p50));
-        // Only the reply to the dot is delayed. Its time begins when the source knows that the message is sent. The
-        // sink may have the message a little earlier, so the time may be a little shorter than the delay.
+        // Only the reply to the dot is delayed. The source measures its time from the moment at which the source knows
+        // that the message is sent. The sink may have the message a little earlier, so the measured time may be a
+        // little shorter than the delay.
         reads_so && *reply >= 15.0 && elsewhere.iter().all(|min| *min < 20.0)
     });
 }
@@ -78,7 +80,7 @@ fn a_stall_shows_at_open_loop() {
 #[test]
 fn a_stall_hides_at_closed_loop_but_for_the_largest() {
     let words = ["--messages", "3000", "--sessions", "2", "--reuse", "--fault", "stall 200ms..1700ms"];
-    // The closed loop waits for the server, so fewer than one message in a hundred notices the stall.
+    // In a closed loop, sessions wait for the server, so the stall delays fewer than one message in a hundred.
     let ms = undisturbed(|| latency(&bench(&words).record_of(0), Stage::Accepted), |ms| ms.p99 < 700.0);
     assert!(ms.max >= 1400.0, "a message a session sees it: {ms:?}");
 }

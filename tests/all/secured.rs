@@ -13,7 +13,7 @@ pub(crate) const MODES: [&str; 2] = ["starttls", "implicit"];
 pub(crate) const USER: &str = "ann";
 pub(crate) const PASSWORD: &str = "s3cr3t-h0rse";
 const WRONG: &str = "wr0ng-battery";
-/// The passwords, and their forms on the wire: in base64, alone, behind `\0ann\0`, and in XOAUTH2.
+/// The two passwords, each followed by its three base64 forms on the wire: alone, behind `\0ann\0`, and in XOAUTH2.
 const SECRETS: [&str; 8] = [
     PASSWORD,
     "czNjcjN0LWgwcnNl",

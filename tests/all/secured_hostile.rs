@@ -319,8 +319,8 @@ fn a_response_of_200_kb_is_refused_and_an_endless_one_costs_no_memory() {
 fn responses_that_are_none_are_refused() {
     let files = Files::new();
     let sink = sink_with_users(&files);
-    // The responses are not base64, do not belong to the mechanism, have no name or a name that is not UTF-8, or cancel
-    // the login.
+    // Each row has a response with which nobody can log in: it is not base64, does not belong to the mechanism, has no
+    // name or a name that is not UTF-8, or cancels the login.
     let rows = [
         ("AUTH PLAIN", "!!!!"),
         ("AUTH PLAIN", "QUFB"),

@@ -1,5 +1,5 @@
-//! Relay and probe as systemd services: notifications, socket activation, the journal, and the unit files. systemd is not
-//! process 1 where tests run, so the tests play the manager.
+//! Relay and probe as systemd services: notifications, socket activation, the journal, and the unit files. systemd does
+//! not run as process 1 where tests run, so the tests play the service manager.
 use crate::party::{Process, Sink, is_root, low_port, peer, run, skip, wait_until};
 use crate::relay::{Den, MAILRUN, Relay, await_recipients, introduced, submit};
 use std::fs;
@@ -99,7 +99,8 @@ fn a_socket_that_the_manager_has_opened_is_served() {
     let den = Den::new(&route);
     let relay = Relay::listening(activated(&den, &address));
     assert_eq!(relay.address(), address);
-    // Mail on this address shows that the relay serves the manager's socket: it could not open the address itself.
+    // If the relay accepts mail at this address, it serves the service manager's socket, because it could not listen on
+    // the address itself.
     submit(&mut introduced(&relay), "<ann@a.example>", &["<bob@b.example>"], "Subject: x\r\n\r\nx\r\n");
     await_recipients(&sink, 1);
     relay.stop();

@@ -1,5 +1,5 @@
 //! A load split over several processes, and `mailrun merge`: one ledger, exact sums, and every inconsistency is
-//! reported. The recipes run as their schedulers would run them.
+//! reported. The scripts in deploy/kubernetes and deploy/slurm run as these schedulers would run them.
 use crate::party::{MAILRUN, Process, Sink, fates, mailrun, run, stage};
 use crate::sink_rules::put_rules;
 use mailrun_measurement::record::{Cause, ClockRow, LoadStageRow, Outcome, Record, SinkClockRow};
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 const MESSAGES: u64 = 901;
 
-/// A common start time for the parts of a test.
+/// Returns a time two seconds from now, at which all parts of a load can start together.
 fn soon() -> String {
     (jiff::Timestamp::now() + Duration::from_secs(2)).to_string()
 }
@@ -33,7 +33,7 @@ impl Parts {
         parts
     }
 
-    /// Sends these parts of three, and waits until they end.
+    /// Sends the parts with these indices, out of a load in three parts, and waits until they end.
     fn send_more(&self, indices: &[u32], words: &[&str]) {
         let start = soon();
         let to = self.sink.address();
@@ -152,7 +152,7 @@ fn a_missing_part_a_repeated_one_and_files_that_are_none_are_named() {
     assert_eq!((code, whole.verdict.outcome), (Some(3), Some(Outcome::Invalid)), "{:?}", whole.verdict);
     let says = |words: &str, whole: &Record| whole.verdict.reasons.iter().any(|reason| reason.contains(words));
     assert!(says("Part 1/3 is missing", &whole) && says("Part 0/3 was named twice", &whole), "{:?}", whole.verdict);
-    // Merge must name a truncated record, the ledger of another part, and a missing directory.
+    // `mailrun merge` must name a truncated record, the ledger of another part, and a missing directory.
     let cut = parts.directory(1).join("run.json");
     let text = fs::read(&cut).unwrap();
     fs::write(&cut, &text[..text.len() / 2]).unwrap();
@@ -307,7 +307,8 @@ fn every_sink_that_mail_arrived_at_needs_a_clock_that_was_compared() {
     assert!(is_invalid, "{said}");
     let unnamed = said.split("Not every part has compared its clock with that of ").nth(1).unwrap_or_default();
     assert!(unnamed.contains("sink-b.") && !unnamed.contains("sink-a"), "{said}");
-    // The larger error counts. Here it is chrony's, from the second sink, and the report names chrony.
+    // The larger of the two sinks' clock errors counts. Here it is chrony's estimate for the second sink, so the report
+    // names chrony.
     let by_chrony = SinkClockRow { chrony_bound_ns: Some(90), ..known("bbbbbbbb") };
     for part in [&part_0, &part_1] {
         change_clock(part, |clock| clock.sinks = vec![known("aaaaaaaa"), by_chrony.clone()]);
@@ -330,7 +331,7 @@ for document in yaml.safe_load_all(open(sys.argv[1])):
     ended.out
 }
 
-/// Runs a recipe's script with the environment that its scheduler sets, and with a short load.
+/// Runs a script for a scheduler with the environment that the scheduler sets, and with a short load.
 fn run_recipe(script: &str, place: &Path, environment: &[(&str, &str)]) {
     let short = script.replace("--duration 60s", "--duration 1s").replace("--rate 800/s", "--rate 80/s");
     let file = place.join("script");
@@ -342,7 +343,7 @@ fn run_recipe(script: &str, place: &Path, environment: &[(&str, &str)]) {
     let words = [&["-C", directory, &path][..], &set, &["sh", word(&file)]].concat();
     let ended = run("env", &words);
     // Any verdict is allowed: on a busy host, the parts of this short load begin at different times, and the rate is
-    // missed. The account, which the caller checks, does not depend on that.
+    // missed. The counts of messages, which the caller checks, do not depend on that.
     assert!(matches!(ended.code, Some(0 | 1 | 3)), "{ended:?}");
 }
 
@@ -403,8 +404,8 @@ fn the_recipe_for_slurm_runs_with_the_environment_of_an_array() {
 /// and the third host has none.
 ///
 /// A differing clock and a slow network are simulated by changing the sink's HTTP answer in transit. faketime would not
-/// work, because it replaces libc's calls and mailrun asks the kernel directly; a time namespace does not shift Unix
-/// time.
+/// work, because it replaces libc's calls and mailrun asks the kernel directly. A time namespace would not work either,
+/// because it does not shift Unix time.
 const HOSTS: &str = r#"set -e
 mkdir with-chrony
 printf '#!/bin/sh\necho A29FC87B,10.9.0.1,3,1606314371.1,-0.000000400,0,0,0,0,0,0.000000600,0.000000300,64.5,Normal\n' > with-chrony/chronyc

@@ -790,8 +790,8 @@ fn a_refused_ehlo_or_rset_leaves_the_transaction_as_it_is() {
     assert_eq!((took.messages, took.recipients), (1, 2));
 }
 
-/// Sends a message for these recipients. Returns the codes of the `replies` replies to its end, or of fewer if the
-/// connection closes.
+/// Sends a message for these recipients, and waits for `replies` replies after its end. Returns their codes, which are
+/// fewer if the connection closes.
 fn deliver_to(wire: &mut Wire, recipients: &[&str], replies: usize) -> Vec<String> {
     let recipients = recipients.iter().map(|recipient| format!("RCPT TO:<{recipient}@example.com>"));
     for line in ["MAIL FROM:<a@example.com>".to_owned()].into_iter().chain(recipients).chain(["DATA".to_owned()]) {

@@ -1,5 +1,5 @@
-//! Runs Postfix's smtp-sink and our personality of it with the same arguments and the same clients, and compares
-//! everything that can be seen from outside.
+//! Runs Postfix's smtp-sink, and mailrun called under the name `smtp-sink`, with the same arguments and the same
+//! clients. Compares everything that can be seen from outside.
 use crate::party::{LIMIT, is_root, low_port, numbers, peer, wait_until};
 use crate::rows::all_hold_by;
 use rustix::process::{Pid, Signal, kill_process};

@@ -1,5 +1,5 @@
-//! Compares our personality of smtp-sink with the original, byte for byte. If ours differs on purpose
-//! (docs/drop-in.md), the tests follow the manual.
+//! Compares mailrun, called under the name `smtp-sink`, with Postfix's smtp-sink, byte for byte. If mailrun differs on
+//! purpose, the tests expect what docs/drop-in.md says.
 use crate::party::{is_root, low_port, peer, undisturbed};
 use crate::smtp_pair::{Case, Running, Talk, Who, compare, reply_times, tell_compared, user};
 
@@ -395,7 +395,7 @@ fn wrong_command_lines() {
     compare("wrong command lines", cases);
 }
 
-/// Delays that a dialogue must show: the seconds before each reply.
+/// A dialogue with the delays that the sink's options must cause. `seconds` has the time before each reply.
 struct Delayed {
     options: &'static [&'static str],
     pieces: &'static [&'static str],

@@ -1,5 +1,5 @@
-//! Tests of our personality of smtp-sink that need no comparison with the original: intended differences
-//! (docs/drop-in.md), behaviour that a comparison of bytes does not show, and hostile clients.
+//! Tests of mailrun, called under the name `smtp-sink`, that need no comparison with Postfix's smtp-sink: intended
+//! differences (docs/drop-in.md), behaviour that a comparison of bytes does not show, and hostile clients.
 use crate::party::{LIMIT, is_root, low_port, mailrun, peer, run, skip, wait_until};
 use crate::smtp_pair::{Client, Running, Talk, Who, user};
 use rustix::net::sockopt::set_socket_linger;
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 const ENVELOPE: &str = "MAIL FROM:<a>\r\nRCPT TO:<b>\r\nDATA\r\n";
 const MESSAGE: &str = "MAIL FROM:<a>\r\nRCPT TO:<b>\r\nDATA\r\nx\r\n.\r\n";
-/// Limit for the sink's peak memory, of which the program itself takes 20 MB.
+/// Limit for the sink's peak memory. The program itself takes 20 MB of it.
 const MEMORY_BYTES: u64 = 60 << 20;
 
 /// Starts a sink. Returns its address as well.
@@ -43,7 +43,7 @@ fn both() -> Vec<Who> {
     if peer("smtp-sink").is_some() { vec![Who::Original, Who::Ours] } else { vec![Who::Ours] }
 }
 
-/// The original announces AUTH but answers it with 250, which clients do not accept as a login.
+/// The original announces AUTH but answers it with 250, which clients do not accept as a login. Ours must answer 235.
 #[test]
 fn clients_can_log_in() {
     let (_sink, address) = ours(&[]);
@@ -73,6 +73,7 @@ fn clients_can_log_in() {
 }
 
 /// If only part of a command has arrived, the original withholds the replies to earlier commands until it has the rest.
+/// Ours must reply to the earlier commands at once.
 #[test]
 fn replies_do_not_wait_for_the_rest_of_a_command() {
     let (_sink, address) = ours(&[]);
@@ -84,7 +85,7 @@ fn replies_do_not_wait_for_the_rest_of_a_command() {
     assert!(client.reply() && client.finish().ends_with("354 End data with <CR><LF>.<CR><LF>\\r\\n250 2.0.0 Ok\\r\\n"));
 }
 
-/// With -M, the original exits before it answers the last message.
+/// With -M, the original exits before it answers the last message. Ours must answer this message first.
 #[test]
 fn after_the_last_message_every_client_has_its_answer() {
     let (mut sink, address) = ours(&["-c", "-M", "3"]);

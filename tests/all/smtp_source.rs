@@ -1,5 +1,5 @@
-//! The smtp-source personality against its original. Both run the same command lines against the same scripted server;
-//! the tests compare every byte on the wire, stdout, stderr and the exit status.
+//! Compares mailrun, called under the name `smtp-source`, with Postfix's smtp-source. Both run the same command lines
+//! against the same scripted server, and the tests compare every byte on the wire, stdout, stderr and the exit status.
 //!
 //! The process id, descriptor and date in headers and the program's path are masked. Debug lines of Postfix's library
 //! are ignored. Intended differences have their own tests below, and `docs/drop-in.md` names each.
@@ -26,8 +26,8 @@ const LIBRARY: [&str; 6] =
 enum Order {
     /// Compares everything in order, because there is only one session.
     Exact,
-    /// Compares the connections in any order, and ignores the number of remaining messages in the Message-Id. All
-    /// connections carry the same otherwise.
+    /// Compares the connections in any order. Ignores the number of remaining messages, which is part of the Message-Id
+    /// and is all that distinguishes the connections.
     Connections,
     /// Compares the lines of all connections together, because each run may send a line on another connection.
     Lines,
@@ -36,7 +36,7 @@ enum Order {
 #[derive(Clone, Debug)]
 struct Case {
     words: Vec<String>,
-    /// Target of the program. `{port}` and `{path}` are replaced by the server's.
+    /// Target of the program. `{port}` is replaced by the server's port, and `{path}` by the path of its socket.
     to: String,
     listen: Option<Listen>,
     script: Script,
@@ -131,7 +131,7 @@ impl Seen {
     }
 }
 
-/// Every byte that the server heard and how the connection ended, with everything that differs between runs masked.
+/// Returns every byte that the server heard, and how the connection ended. Masks everything that differs between runs.
 fn transcript(heard: &Heard, order: Order) -> String {
     let text: String = heard.octets.iter().map(|byte| char::from(*byte)).collect();
     let lines = text.split_inclusive('\n').map(|line| {
@@ -182,7 +182,7 @@ fn both(place: &Path, own: &[&'static str]) -> Option<(Program, Program)> {
     Some((original, ours(place, own)))
 }
 
-/// Our program, called by a link of the original's name.
+/// Makes a link to mailrun with the original's name, through which the tests call our program.
 fn ours(place: &Path, own: &[&'static str]) -> Program {
     let linked = mailrun(&["install-links", place.to_str().unwrap()]);
     assert_eq!(linked.code, Some(0), "{linked:?}");
@@ -650,7 +650,8 @@ fn fatal(text: &str) -> (Option<i32>, Vec<String>) {
 
 const DONE: (Option<i32>, Vec<String>) = (Some(0), Vec::new());
 
-/// Checks on the wire how the dialects number recipients. `recipient.rs` tests the rest of that table.
+/// Checks on the wire how the dialects (versions of Postfix) number recipients. The unit tests in `recipient.rs` check
+/// more combinations of options.
 #[test]
 fn the_default_dialect_is_that_of_postfix_3_9() {
     let place = tempfile::tempdir().unwrap();

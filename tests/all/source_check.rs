@@ -1,6 +1,6 @@
-//! Each source delivers every message to every recipient, once and unchanged: smtp-source and go-smtp-source where they
-//! are installed, and ours, to every sink that can save what it takes. This is more than go-smtp-source's
-//! bench_check.sh does, which only counts the messages.
+//! Each source must deliver every message to every recipient, once and unchanged. The sources are ours, and smtp-source
+//! and go-smtp-source if they are installed. They send to every sink that can save its messages. bench_check.sh of
+//! go-smtp-source checks less: it only counts the messages.
 use crate::party::{MAILRUN, Sink, low_port, peer, run, wait_until};
 use crate::smtp_pair::{Running, Who, user};
 use std::collections::HashSet;
@@ -108,7 +108,7 @@ impl SavingSink {
     }
 }
 
-/// The installed sources, each with the options that make its messages differ.
+/// Returns the installed sources, each with the options with which its messages differ from each other.
 fn sources() -> Vec<(String, Vec<&'static str>)> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let go = std::env::split_paths(&path).map(|directory| directory.join("go-smtp-source")).find(|file| file.is_file());

@@ -137,7 +137,7 @@ fn a_damaged_message_is_named_and_the_others_are_salvaged() {
 fn what_stands_behind_a_damaged_header_is_found() {
     let mut stopped = Stopped::new();
     let (segment, _) = stopped.place_of("the text of number 1");
-    // Damage both places to which the spool writes the header in turn.
+    // The spool writes the headers of a segment to two places in turn. Damage both of them.
     for at in [0, 4096] {
         stopped.flip(&(segment.clone(), at + 20));
     }
@@ -211,7 +211,8 @@ fn a_relay_delivers_a_salvaged_spool_to_whoever_does_not_have_it_yet() {
     let checked = mailrun(&["spool", "check", &out, "--json"]);
     let report: Value = serde_json::from_str(&checked.out).unwrap();
     assert_eq!(report["recipients"], serde_json::json!({"to_deliver": 3, "to_tell": 0, "done": 1}), "{report}");
-    // Salvaged messages must keep their times of arrival and the times until which they are deferred. Compare exports.
+    // Salvaged messages must keep their times of arrival and the times until which they are deferred. Exports contain
+    // these times, so compare an export of each spool.
     let [before, after] = [stopped.den.path("before"), stopped.den.path("after")];
     stopped.asked(&["export", "--out", &before], 0);
     assert_eq!(mailrun(&["spool", "export", &out, "--out", &after]).code, Some(0));

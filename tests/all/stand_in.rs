@@ -19,7 +19,7 @@ pub(crate) enum At {
     Message,
     Reset,
     Quit,
-    /// A command that is out of place.
+    /// A command that is not allowed at this point of the dialogue.
     Other,
 }
 
@@ -36,7 +36,7 @@ pub(crate) enum Act {
     Flood(&'static [u8]),
 }
 
-/// State of the dialogue, by which a test chooses a fault.
+/// State of the dialogue before a reply, from which a test decides whether the server commits a fault.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Moment {
     pub(crate) at: At,

@@ -16,7 +16,7 @@ impl Endpoint {
         Self::start(&[&["--embedded", "--listen", "127.0.0.1:0"], words].concat())
     }
 
-    /// Like `embedded`, but only this user may log in.
+    /// Starts an endpoint pair with its own queues, at which only this user may log in.
     pub(crate) fn guarded(user: &str, password: &str) -> Self {
         // The endpoint reads the file before it is ready, so the file may be deleted then.
         let file = tempfile::NamedTempFile::new().unwrap();

@@ -1,5 +1,5 @@
-//! Thresholds on the command line: every stage and phase of SMTP and MADES, in scenarios, and those that end a run
-//! early.
+//! Thresholds on the command line: for every stage and phase of SMTP and MADES, in scenarios, and thresholds that end a
+//! run early.
 use crate::party::{BenchRun, Ended, MAILRUN, Process, bench, mailrun, wait_until};
 use crate::secured::Files;
 use mailrun_measurement::Stage;
@@ -176,8 +176,8 @@ fn a_threshold_counts_whatever_was_ordered_of_the_benchs_own_endpoint() {
     assert_eq!((ended.code, record.unwrap().verdict.outcome), (Some(1), Some(Outcome::Fail)), "{ended:?}");
 }
 
-/// Computes two figures from the stand-in's log: the number of seconds in which the newest delivered message was older
-/// than the limit, and the percentage of messages that were received within the limit.
+/// Computes two figures from the log of the simulated endpoints: the number of seconds in which the newest delivered
+/// message was older than the limit, and the percentage of messages that were received within the limit.
 fn truth_of(log: &Path, limit_s: f64) -> (f64, f64) {
     let text = fs::read_to_string(log).unwrap();
     let lines: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();

@@ -1,5 +1,5 @@
-//! `--trace` and `--report` of the personalities. Our sink and smtp-sink's personality recognise each message and
-//! recipient, and report changes and duplicates.
+//! The options `--trace` and `--report` of mailrun when it is called as `smtp-source`, `go-smtp-source` or `smtp-sink`.
+//! `mailrun sink` and mailrun as `smtp-sink` recognise each message and recipient, and report changes and duplicates.
 use crate::party::{Sink, low_port, mailrun, numbers, wait_until};
 use crate::relay::Den;
 use crate::smtp_pair::{Client, Running, Who, user};
@@ -195,7 +195,7 @@ fn message(sequence: u64, body: &str) -> String {
     message_of(sequence, body, ClockId::monotonic("elsewhere"), Duration::from_secs(1))
 }
 
-/// Like `message`, but with a creation time on the given clock.
+/// A message whose trace states that it was created at this time of this clock.
 fn message_of(sequence: u64, body: &str, clock: ClockId, created: Duration) -> String {
     let checksum = mailrun_measurement::trace::checksum(b".body\r\n");
     let (zero, numbering) = (ZeroPhase::default(), RecipientNumbering::TAG);

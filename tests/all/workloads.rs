@@ -1,5 +1,5 @@
 //! Workloads as users order them: sizes, corpora, MIME, addresses, recipients, connections, pauses, stages, warm-up. In
-//! each, the ledger closes, and a recording server saw the drawn values.
+//! each of them, every message is accounted for, and a recording server sees the values that the source drew.
 use crate::party::{bench, fates, mailrun, source, stage, undisturbed};
 use crate::stand_in::StandIn;
 use mailrun_measurement::record::{Arrival, LedgerRow, Record, SeriesRow, StageRow};

@@ -1,11 +1,12 @@
 //! Wrong command lines: each command ends before any load, with its exit status and one line on standard error.
-//! `cli/src/wrong_inputs/mod.rs` tests all other wrong command lines, which need no process. The drop-ins are here
-//! because each of them has the statuses of its original.
+//! `cli/src/wrong_inputs/mod.rs` tests all other wrong command lines, which need no process. The drop-ins (mailrun
+//! under the names of other programs) are tested here because each of them has the exit statuses of its original.
 use crate::party::{Ended, mailrun};
 use crate::rows::{all_hold, is_refusal};
 use crate::secured::Files;
 
-/// Mistakes that the parser finds, and those that only a serving process or a started bench finds.
+/// Command lines with a mistake, each with part of the expected error. The parser finds some of the mistakes. Only a
+/// running server or bench finds the others.
 const REFUSALS: [(&str, &str); 19] = [
     ("bnech", "unknown command \"bnech\"; did you mean \"bench\"?"),
     ("bench --messages 0", "--messages: \"0\": must be more than zero"),

@@ -14,7 +14,7 @@
 //! | `<- SIZE` | a line of the reply just read begins like this |
 //! | `~ tls` | both sides begin TLS here |
 //! | `< closed` | the server has closed the connection |
-//! | `= text` | with escapes: the content of a message that is taken, as the server hands it on; of all of them, or none |
+//! | `= text` | with escapes: the content of an accepted message, as the server passes it on; for all of them, or for none |
 //!
 //! The application behind the server refuses an address whose local part is `refuse-550` with 550, see [`refusal`]. It
 //! accepts `deliver-550`, and later refuses the message for this recipient with 550 (LMTP). Users are `tim` with the
@@ -238,12 +238,13 @@ pub(crate) fn password(name: &str) -> Option<&'static str> {
     }
 }
 
-/// The code with which the application refuses an address: `refuse-550@anywhere`.
+/// Returns the code with which the application refuses an address, for example 550 for `refuse-550@anywhere`.
 pub(crate) fn refusal(address: &[u8]) -> Option<u16> {
     code_after(b"refuse-", address)
 }
 
-/// The code with which the application refuses the message for an address that it accepted: `deliver-550@anywhere`.
+/// Returns the code with which the application refuses the message for a recipient whose address it accepted, for
+/// example 550 for `deliver-550@anywhere`.
 pub(crate) fn late_refusal(address: &[u8]) -> Option<u16> {
     code_after(b"deliver-", address)
 }

@@ -70,7 +70,7 @@ impl Ending {
                 let is_cut = chance.random();
                 Self::Fault { fault, turn: turn(fault, chance), is_cut }
             }
-            // This time is long enough for deliveries to be recorded and synced.
+            // Cut the power only after a time that is long enough for deliveries to be recorded and synced.
             30..32 => Self::Cut { at: u64::MAX, after: NOTES_LIMIT + Duration::from_secs(1) },
             _ => {
                 // Choose the operation on a logarithmic scale, so that as many cuts hit the relay's start as its work.
@@ -152,7 +152,8 @@ pub(crate) fn live(course: &Course) -> Result<Account, String> {
     Ok(life.account)
 }
 
-/// Checks that all messages are delivered although the first read of the spool fails once a restarted relay listens.
+/// Checks that all messages are delivered although a restarted relay's first read of the spool, after it has begun to
+/// listen, fails.
 pub(crate) fn live_with_one_failed_read(seed: u64) -> Result<Account, String> {
     let read = Plan { cut_at: None, fault: Some((Fault::Read(Errno::IO), 1)) };
     live_through(seed, &[Ending::Stop { after: Duration::from_millis(500) }], read)
@@ -183,7 +184,7 @@ fn live_through(seed: u64, endings: &[Ending], last: Plan) -> Result<Account, St
 impl Life {
     fn new(course: &Course, chance: &mut StdRng) -> Self {
         let size = ["2M", "8M", "16M"].choose(chance).expect("there are sizes");
-        // Some disks have less room than the spool may use.
+        // Give one disk in five only 12 MiB, which may be less than the spool wants to use.
         let capacity = if chance.random_ratio(1, 5) { 12 << 20 } else { 256 << 20 };
         let disk = Disk::mount(capacity, chance.random()).expect("a file system can be mounted");
         let next_hop = StubNextHop::start();
@@ -232,7 +233,7 @@ impl Life {
         self.end(&mut relay, ending)
     }
 
-    /// Sends mail until the relay's end is due.
+    /// Sends mail until the relay's planned end is due, and then ends the relay.
     fn at_work(&mut self, relay: &mut Relay, smtp: SocketAddr, ending: Ending) -> Result<(), String> {
         let is_over = AtomicBool::new(false);
         let disk = &self.disk;

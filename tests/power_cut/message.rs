@@ -5,7 +5,8 @@ use std::fmt::Write;
 
 const FIELD: &str = "X-Number: ";
 
-/// Number of lines. Most messages are small; some fill several blocks, a few a segment of their own.
+/// Chooses the number of lines of a message. Most messages are small, some fill several blocks, and a few need a
+/// segment of their own.
 fn lines(chance: &mut StdRng) -> usize {
     match chance.random_range(0..200) {
         0 => chance.random_range(4_000..12_000),

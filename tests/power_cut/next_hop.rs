@@ -18,7 +18,7 @@ pub(crate) struct Delivery {
     pub(crate) at: Instant,
 }
 
-/// The name by which the next hop tells relays apart.
+/// Returns the host name of a relay. The next hop sees it in EHLO, and so knows which relay is connected.
 pub(crate) fn name(relay: usize) -> String {
     format!("r{relay}.example")
 }
@@ -41,7 +41,7 @@ pub(crate) struct StubNextHop {
     shared: Arc<Shared>,
 }
 
-/// The next hop defers one recipient in this number, so that the relay has to retry.
+/// The next hop defers one in this many recipients, so that the relay has to retry.
 const PUT_OFF_ONE_IN: u64 = 12;
 
 impl StubNextHop {

@@ -37,7 +37,7 @@ pub(crate) struct Relay {
     http: Option<SocketAddr>,
 }
 
-/// State of the relay when its queue has nothing more to deliver.
+/// Mail that has not arrived when the relay has nothing more to deliver.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Remainder {
     pub(crate) missing: Vec<Unit>,

@@ -8,7 +8,7 @@
 #![allow(dead_code, unreachable_pub, unused_attributes, unused_imports)] // Elsewhere, each target is a program
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // The lints exempt only `#[test]` functions
 
-// Targets import the macro from a crate of this name.
+// The fuzz targets import the macro from the crate `libfuzzer_sys`, so give this crate the same name.
 extern crate self as libfuzzer_sys;
 
 macro_rules! fuzz_target {
@@ -108,7 +108,8 @@ fn replay(name: &str, run: fn(&[u8])) -> Result<usize, String> {
     if seeds.is_empty() { Err(format!("{name} has no seeds")) } else { Ok(seeds.len()) }
 }
 
-/// Runs the targets, each of which is one test for cargo-nextest: `--list` names them, and `--exact NAME` runs one.
+/// Runs the targets. cargo-nextest sees each target as a test, because `--list` names the targets and `--exact NAME`
+/// runs one.
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let has = |option: &str| words.iter().any(|word| word == option);

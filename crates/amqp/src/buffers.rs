@@ -24,7 +24,7 @@ impl EncodedMessage {
         self.bytes
     }
 
-    /// Returns the pieces of the message in order, none of them empty.
+    /// Returns the pieces of the message in order. No piece is empty.
     pub fn pieces(&self) -> &[Bytes] {
         &self.pieces
     }
@@ -55,7 +55,7 @@ impl EncodedMessage {
         self.push(Bytes::copy_from_slice(octets));
     }
 
-    /// Returns the whole message in one piece, and copies the bytes only if the message has several pieces.
+    /// Returns the whole message in one piece. Copies the bytes only if the message has several pieces.
     pub fn whole(&self) -> Bytes {
         match self.pieces.as_slice() {
             [] => Bytes::new(),

@@ -31,14 +31,14 @@ pub enum DecodeError {
 
 /// Format code of null (AMQP 1.0 §1.6.1).
 const NULL: u8 = 0x40;
-/// First byte of a described type, which is followed by a descriptor and then the value itself.
+/// First byte of a value that has a descriptor. The descriptor follows this byte, and then the value itself.
 const DESCRIBED: u8 = 0x00;
 
 /// A decoded value, which borrows the bytes in which it was encoded.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Value<'a> {
-    /// Tells what the value means, such as 0x10 for an open frame. `None` if the value has no descriptor, or one with a
-    /// symbol that AMQP does not define.
+    /// Tells what the value means, such as 0x10 for an open frame. `None` if the value has no descriptor, or if the
+    /// descriptor is a symbol that AMQP does not define.
     descriptor: Option<u64>,
     code: u8,
     /// Content of the value, without the constructor, the size and the count that precede it.
@@ -265,8 +265,8 @@ impl<'a> Value<'a> {
         })
     }
 
-    /// Returns the elements of an array of symbols, or `None` for a value of another type. A single symbol is returned
-    /// as a list of one, because a field that permits several symbols may be sent in this way (AMQP 1.0 §1.4).
+    /// Returns the elements of an array of symbols, or `None` for a value of another type. A single symbol counts as an
+    /// array with one element, because a field that permits several symbols may be sent in this way (AMQP 1.0 §1.4).
     pub fn as_symbols(&self) -> Option<Vec<&'a str>> {
         if !matches!(self.code, 0xe0 | 0xf0) {
             return self.as_text().map(|symbol| vec![symbol]);
@@ -305,7 +305,7 @@ impl<'a> Value<'a> {
     }
 }
 
-/// Translates a descriptor's symbolic name, which a peer may send, to its number: `amqp:open:list` is 0x10.
+/// Translates a descriptor's symbolic name to its number, for example `amqp:open:list` to 0x10. A peer may send either.
 fn descriptor_named(name: &str) -> Option<u64> {
     Some(match name {
         "amqp:error:list" => 0x1d,
@@ -372,7 +372,7 @@ impl<'a> Elements<'a> {
         (self.left > 0).then(|| self.reader.rest())
     }
 
-    /// Reads the next element, and returns `None` only at the end. Unlike `field`, returns a null element as a value.
+    /// Reads the next element, or returns `None` at the end. Unlike `field`, returns a null element as a value.
     pub fn element(&mut self) -> Result<Option<Value<'a>>, DecodeError> {
         if self.left == 0 {
             return Ok(None);
@@ -461,7 +461,7 @@ impl<'a> Writer<'a> {
         self.octets(&milliseconds.to_be_bytes());
     }
 
-    /// Writes a string, whose length takes one byte for up to 255 bytes of text, and four bytes for more.
+    /// Writes a string. Its length takes one byte, or four bytes if the text is longer than 255 bytes.
     pub fn string(&mut self, text: &str) {
         self.variable(0xa1, text.as_bytes());
     }
@@ -547,8 +547,8 @@ impl<'a> Writer<'a> {
         self.count += 1;
     }
 
-    /// Writes a list or a map, whose size and count come first but are filled in last, when the elements have been
-    /// written.
+    /// Writes a list or a map. Its size and its number of elements come first, but are filled in last, because they are
+    /// known only after the elements have been written.
     fn compound(&mut self, code: u8, fields: impl FnOnce(&mut Writer<'_>)) {
         self.out.push(code);
         let at = self.out.len();

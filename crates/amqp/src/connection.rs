@@ -56,9 +56,9 @@ pub use error::{ConnectionError, EndError, LinkId, Scope, Violation};
 const MAX_FRAME_SIZE: u32 = 256 << 10;
 /// The smallest value that a peer may set as its maximum frame size (AMQP 1.0 §2.3.1).
 const MIN_MAX_FRAME_SIZE: u32 = 512;
-/// Maximum size of a frame that we send, even if the peer accepts larger ones, because other links get their turn only
-/// between frames. A message of 1 MiB fits into one frame. In several frames, it would cost a peer that uses the
-/// library fe2o3-amqp more time, because the library scans each byte of a message that arrives in parts.
+/// Maximum size in bytes of a frame that we send, even if the peer accepts larger frames, because other links get their
+/// turn only between frames. A message of 1 MiB fits into one frame. If it came in several frames, a peer with the
+/// library fe2o3-amqp would need more time, because the library scans each byte of a message that arrives in parts.
 const MAX_SENT_FRAME_SIZE: u32 = (1 << 20) + (64 << 10);
 /// Interval within which the peer must send a frame, in milliseconds. A peer that is silent for twice this time counts
 /// as gone (AMQP 1.0 §2.4.5).
@@ -123,7 +123,8 @@ pub enum ConnectionEvent<T> {
         /// The peer's reason, if it rejected the message and gave a reason.
         error: Option<Arc<PeerError>>,
     },
-    /// A link has credit again, or a session has room again, so the caller can try again to send.
+    /// A flow frame has arrived. A link may have credit again, or a session may have room again, so the caller can try
+    /// again to send.
     CreditChanged,
     /// The peer has sent everything that it had, and has returned its remaining credit, as `drain` asked it to.
     Drained {
@@ -165,12 +166,12 @@ enum ConnectionRole {
     Client(Box<SaslClient>),
 }
 
-/// State of a drain, by which a receiving peer asks for its unused credit back (AMQP 1.0 §2.6.7). Each flow frame from
-/// the peer turns the drain on or off.
+/// State of a drain. With a drain, a receiving peer asks us to send all available messages, and then to return the
+/// credit that is left (AMQP 1.0 §2.6.7). Each flow frame from the peer turns the drain on or off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Drain {
     Off,
-    /// The peer wants all available messages, and wants its remaining credit back.
+    /// The peer has asked for a drain, and we have not returned the remaining credit yet.
     Asked,
     Answered,
 }
@@ -178,7 +179,7 @@ enum Drain {
 #[derive(Debug)]
 struct IncompleteDelivery {
     id: u32,
-    /// Buffer that begins with the delivery-tag, and the number of bytes that the tag takes.
+    /// Delivery-tag of the message: a buffer that begins with the tag, and the length of the tag in bytes.
     tag: ([u8; MAX_TAG_BYTES], usize),
     message_format: u32,
     settled: bool,
@@ -189,9 +190,9 @@ struct IncompleteDelivery {
 struct LinkState {
     peer: LinkRole,
     credit: u32,
-    /// Number of messages that a client still accepts when the credit is used up. It is as large as the credit that the
-    /// client last granted, because RabbitMQ 3 uses new credit in full, although messages that it sent shortly before
-    /// it read our flow count against this credit.
+    /// Number of messages that a client still accepts when the credit is used up: as many as it granted last. The
+    /// reason is that RabbitMQ 3 uses new credit in full, although it should subtract the messages that it sent before
+    /// it read our flow frame.
     tolerance: u32,
     delivery_count: u32,
     drain: Drain,
@@ -203,8 +204,8 @@ struct LinkState {
     remote_handle: Option<u32>,
     /// Set while messages may pass over the link: after it was accepted, and until we detach it.
     accepted: bool,
-    /// Set once we have detached the link, to the number of transfer frames that may still arrive, because the peer
-    /// sent them before it received our detach.
+    /// `None` until we detach the link. Then the number of transfer frames that may still arrive, because the peer may
+    /// have sent them before it received our detach.
     detach_sent: Option<u32>,
     /// Set if we have told the caller that the link has ended, although the peer has not answered yet.
     is_reported: bool,
@@ -271,7 +272,7 @@ pub struct AmqpConnection<T> {
 }
 
 impl<T> AmqpConnection<T> {
-    /// Creates a connection on a server, to a client that must log in as `mechanisms` demands. A message of more than
+    /// Creates the server's end of a connection. The client must log in as `mechanisms` demands. A message of more than
     /// `max_message_bytes` ends its link.
     pub fn server(mechanisms: ListenerAuth, container: &str, max_message_bytes: u64) -> Self {
         let options = ConnectionOptions {
@@ -354,7 +355,7 @@ impl<T> AmqpConnection<T> {
         }
     }
 
-    /// Reads one header or one frame, or returns false if the input does not contain a complete one.
+    /// Reads one header or one frame, whichever comes next. Returns false if the input does not contain all of it.
     fn step(&mut self, input: &mut BytesMut) -> Result<bool, ConnectionError> {
         match self.state {
             ConnectionState::Closed => Ok(false),
@@ -398,8 +399,8 @@ impl<T> AmqpConnection<T> {
                 self.state = ConnectionState::ExpectOpen;
                 Ok(())
             }
-            // The client skips SASL, which is required. Answer with the SASL header, because a server must answer a
-            // header that it does not accept with one that it accepts (AMQP 1.0 §2.2).
+            // The client skips SASL, although this server requires it. If a server does not accept the client's header,
+            // it must reply with a header that it accepts (AMQP 1.0 §2.2), so reply with the SASL header.
             AMQP_HEADER => {
                 out.extend_from_slice(&SASL_HEADER);
                 Err(ConnectionError::Unauthenticated)
@@ -732,7 +733,8 @@ impl<T> AmqpConnection<T> {
         self.send_detach(id, Some((condition, reason)));
     }
 
-    /// Detaches a link from our side and returns it, or returns `None` if it is already detached.
+    /// Detaches a link from our side and returns the link. Returns `None` if we have already detached the link, or if
+    /// its session or the connection has ended.
     fn send_detach(&mut self, id: LinkId, error: Option<(&str, &str)>) -> Option<&mut LinkState> {
         if !self.is_open() {
             return None;
@@ -975,7 +977,7 @@ impl<T> AmqpConnection<T> {
     }
 
     /// Sends a message over a link for which `may_send` is true. `token` comes back with the settlement of the message,
-    /// or with the end of the link. If the peer wants messages settled by the sender, `token` comes back at once.
+    /// or with the end of the link. If the link's messages are settled when they are sent, `token` comes back at once.
     ///
     /// # Panics
     /// Panics if `may_send` is false for the link.
@@ -989,7 +991,7 @@ impl<T> AmqpConnection<T> {
     }
 
     /// Like `send`, for a message whose first sections and payload are in separate buffers. If both fit into one frame,
-    /// nothing is allocated, and a long payload is not copied.
+    /// the message needs no buffer of its own, and a long payload is not copied.
     ///
     /// # Panics
     /// Panics if `may_send` is false for the link.
@@ -1014,8 +1016,8 @@ impl<T> AmqpConnection<T> {
         }
     }
 
-    /// Takes a delivery number, and one credit of the link, for a message that is about to be sent. Returns the number,
-    /// whether the delivery is settled, and whether the caller must answer a drain because no credit is left.
+    /// Assigns a delivery number to a message that is about to be sent, and uses up one credit of the link. Returns the
+    /// number, whether the delivery is settled, and whether the caller must answer a drain because no credit is left.
     fn begin_delivery(&mut self, id: LinkId, token: T) -> ((u32, bool), bool) {
         let session = self.sessions.get_mut(&id.channel).expect("may_send found it");
         let link = session.links.get_mut(&id.handle).expect("may_send found it");
@@ -1046,7 +1048,7 @@ impl<T> AmqpConnection<T> {
     }
 
     /// Returns true if the peer has asked for its unused credit back and waits for the answer. Returns false while a
-    /// message of the link is only partly sent, because the answer must come after its last frame.
+    /// message of the link is only partly sent, because the answer must come after the last frame of this message.
     pub fn is_draining(&self, id: LinkId) -> bool {
         self.sessions.get(&id.channel).is_some_and(|session| {
             let is_blocked = session.blocked.as_ref().is_some_and(|blocked| blocked.handle == id.handle);
@@ -1150,8 +1152,9 @@ impl<T> AmqpConnection<T> {
     }
 }
 
-/// Returns how many more messages or frames we may send. The peer allows `granted` of them after the first `seen`, and
-/// we have already sent `sent`. The result is 0 if the peer has lowered its grant and we had already sent more.
+/// Returns how many more messages or frames we may send. The peer has received `seen` of them and allows `granted`
+/// more, and we have already sent `sent`. The result is 0 if the peer has lowered its grant and we had already sent
+/// more.
 fn remaining_credit(granted: u32, seen: u32, sent: u32) -> u32 {
     granted.saturating_sub(sent.wrapping_sub(seen))
 }
@@ -1196,8 +1199,8 @@ impl LinkState {
         }
     }
 
-    /// Adds a piece to the message that is being received. When the message is complete, returns its number, whether it
-    /// is settled, and the message.
+    /// Adds the payload of a transfer frame to the message that the link is receiving. When the message is complete,
+    /// returns its delivery number, whether it is settled, and the message.
     fn add_transfer(
         &mut self,
         transfer: &Transfer<'_>,
@@ -1299,8 +1302,8 @@ impl<T> Session<T> {
         self.next_outgoing_id = self.next_outgoing_id.wrapping_add(1);
     }
 
-    /// Extends a delivery number of 32 bits, as the peer sends it, to the full number. The result is the number nearest
-    /// to the next delivery.
+    /// Extends a delivery number of 32 bits, as the peer sends it, to 64 bits. Of all numbers that end in these 32
+    /// bits, returns the one that is nearest to the number of the next delivery.
     fn number_of(&self, id: u32) -> i64 {
         self.next_delivery + i64::from(id.wrapping_sub(self.next_delivery as u32) as i32)
     }

@@ -28,8 +28,8 @@ pub(crate) struct Frame {
     pub(crate) body: Bytes,
 }
 
-/// Cuts off the first frame if it is complete. A frame that announces more than `max_size` bytes is refused at once, so
-/// that a peer cannot make us buffer it.
+/// Removes the first frame from the input and returns it, if it is complete. A frame that announces more than
+/// `max_size` bytes is refused at once, so that a peer cannot make us buffer it.
 pub(crate) fn decode(input: &mut BytesMut, max_size: usize) -> Result<Option<Frame>, DecodeError> {
     let Some(size) = input.first_chunk().map(|size| u32::from_be_bytes(*size) as usize) else { return Ok(None) };
     if size < HEADER_BYTES {
@@ -260,7 +260,7 @@ fn read_disposition(fields: &mut Elements<'_>) -> Result<DispositionFrame, Decod
     Ok(DispositionFrame { role, first, last, settled, outcome, error })
 }
 
-/// Reads an outcome, or returns `None` for `received`, because this state is not final.
+/// Reads an outcome. Returns `None` for any other delivery state, such as `received`, which is not final.
 fn outcome(state: &Value<'_>) -> Result<Option<DeliveryOutcome>, DecodeError> {
     Ok(Some(match state.descriptor() {
         Some(0x24) => DeliveryOutcome::Accepted,
@@ -274,7 +274,8 @@ fn outcome(state: &Value<'_>) -> Result<Option<DeliveryOutcome>, DecodeError> {
     }))
 }
 
-/// Returns the address of a source or target, or `None` if it is dynamic, a coordinator, or missing.
+/// Returns the address of a source or target. Returns `None` if there is no address, for example because the node is
+/// dynamic, or if the target is a coordinator.
 pub(crate) fn address<'a>(terminus: Option<Value<'a>>) -> Option<&'a str> {
     let terminus = terminus.filter(|terminus| matches!(terminus.descriptor(), Some(0x28 | 0x29)))?;
     terminus.as_list()?.field().ok().flatten()?.as_text().filter(|address| !address.is_empty())

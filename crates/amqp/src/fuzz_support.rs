@@ -1,5 +1,5 @@
-//! A connection for fuzz targets, which answers each event at once. A target passes any bytes to it as the peer's
-//! output, and gets its events, its output, and the number of bytes that it buffers.
+//! A connection for fuzz targets, which answers each event at once. A target passes any bytes to the connection as the
+//! peer's output. It gets the connection's events and output, and the number of bytes that the connection buffers.
 use crate::buffers::EncodedMessage;
 use crate::connection::{AmqpConnection, ConnectionError, ConnectionEvent, ConnectionOptions, LinkId, LinkRequest};
 use crate::frame::{DeliveryOutcome, LinkRole};
@@ -152,8 +152,8 @@ impl FuzzConnection {
         }
     }
 
-    /// Sends one message over the first link on which `may_send` allows it. If a server may not send on a link, it
-    /// returns the link's unused credit, in case the peer has asked for a drain.
+    /// Sends one message over the first link on which `may_send` allows it. If a server may not send on a link and the
+    /// peer has asked for a drain, the server returns the link's unused credit.
     fn send(&mut self) {
         for link in &self.senders {
             match (self.connection.may_send(*link), self.role) {

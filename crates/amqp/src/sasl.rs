@@ -1,5 +1,5 @@
-//! The login at the listener (SASL, AMQP 1.0 §5.3). The listener accepts only PLAIN with one user name and password, or
-//! it accepts any PLAIN or ANONYMOUS login and clients that skip SASL.
+//! The login at the listener (SASL, AMQP 1.0 §5.3). A listener either accepts only PLAIN with one user name and
+//! password, or it accepts every client: any login by PLAIN or ANONYMOUS, and also clients that skip SASL.
 use crate::codec::{DecodeError, Reader};
 use crate::frame::{self, Layer};
 use mailrun_sasl::plain::PlainMessage;

@@ -23,7 +23,7 @@ pub enum ClientLogin {
         /// Password that is sent in the clear, so TLS should protect it.
         password: Password,
     },
-    /// The client has the identity in its TLS certificate (RFC 4422 appendix A).
+    /// The client's TLS certificate proves its identity (RFC 4422 appendix A).
     External,
     /// The client proves that it knows the password (RFC 5802).
     Scram {

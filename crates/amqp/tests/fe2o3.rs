@@ -149,7 +149,7 @@ fn what_a_client_sends_is_settled_one_way_or_the_other() {
         let mut sent = 0;
         while settled.len() < 9 {
             while sent < 9 && client.connection.may_send(link) {
-                // The third message is longer than a frame of the peer and than the buffer of the stream.
+                // The third message fits neither into one frame of the peer nor into the buffer of the stream.
                 let length = if sent == 2 { 1_500_000_u32 } else { 10 };
                 let section = [&[0, 0x53, 0x75, 0xb0][..], &length.to_be_bytes()].concat();
                 client.connection.send_parts(link, &section, Bytes::from(vec![7; length as usize]), sent);
@@ -187,7 +187,7 @@ fn what_a_client_receives_comes_whole_within_its_credit() {
             }
         }
         assert!(lengths[19].len() > 100_000 && lengths[0].len() < 10);
-        // The last message has the number of accepted messages: a section amqp-value with the smalluint 20.
+        // The last message contains the number of accepted messages, 20, as a smalluint in an amqp-value section.
         assert_eq!(&lengths[20][..], [0, 0x53, 0x77, 0x52, 20]);
         client.closed(link).await;
     });

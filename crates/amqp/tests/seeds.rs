@@ -1,10 +1,11 @@
-//! The seeds of the fuzz targets are valid conversations, so each must be read to its end.
+//! Tests with the seeds of the fuzz targets. The seeds are valid conversations, so each must be read to its end.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 use mailrun_amqp::checks::amqp_client::login;
 use mailrun_amqp::{ConnectionEvent, EndError, FuzzConnection, FuzzOutcome, ListenerAuth, Violation};
 use std::path::Path;
 
-/// Returns the seeds of a fuzz target. The last byte of each seed is for the target itself.
+/// Returns the name and the bytes of each seed of a fuzz target. The last byte is not part of the conversation, because
+/// it selects options of the fuzz target, such as the login.
 fn seeds(target: &str) -> Vec<(String, Vec<u8>)> {
     let place = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds").join(target);
     let files = std::fs::read_dir(place).unwrap().map(|file| file.unwrap().path());

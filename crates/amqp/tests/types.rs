@@ -11,8 +11,8 @@ fn filler(width: usize) -> Vec<u8> {
     (1..=width as u8).collect()
 }
 
-/// Asserts that the bytes form one value: alone, and with another value after them, but not if they
-/// are cut.
+/// Asserts that the bytes are read as one value, whether or not another value follows, and that reading fails if the
+/// end of the bytes is missing.
 fn assert_length(octets: &[u8]) {
     let mut reader = Reader::new(octets);
     assert_eq!(reader.value().unwrap().octets(), octets, "{octets:x?}");
@@ -26,8 +26,8 @@ fn assert_length(octets: &[u8]) {
     }
 }
 
-/// All format codes of §1.6 with values, in the order of the specification. `Other` marks types
-/// that are not used here.
+/// All format codes of §1.6 with values, in the order of the specification. `Other` marks types that mailrun does not
+/// use.
 const SCALARS: &[(&[u8], Scalar<'_>)] = &[
     // These are the types null (§1.6.1) and boolean (§1.6.2).
     (&[0x40], Scalar::Null),
@@ -84,7 +84,8 @@ fn every_primitive_encoding_has_its_value_and_its_length() {
 
 #[test]
 fn every_width_of_a_format_code_is_known_from_its_high_half() {
-    // The subcategory determines the length (§1.2), even for codes that no table contains.
+    // The upper half of a format code, its subcategory, determines the length of the value (§1.2), even for codes to
+    // which the specification assigns no type.
     for (high, width) in [(0x4_u8, 0), (0x5, 1), (0x6, 2), (0x7, 4), (0x8, 8), (0x9, 16)] {
         for low in 0..16 {
             assert_length(&[&[high << 4 | low][..], &filler(width)].concat());

@@ -38,8 +38,8 @@ impl BuiltInScenario {
     /// Finds the built-in scenario with this name.
     ///
     /// # Errors
-    /// Returns an error if there is no such scenario. If another one has a similar name, the error
-    /// suggests it.
+    /// Returns an error if there is no such scenario. If another scenario has a similar name, the error suggests this
+    /// name.
     pub fn named(name: &str) -> Result<Self> {
         if let Some(scenario) = BUILT_IN.iter().find(|scenario| scenario.name == name) {
             return Ok(*scenario);

@@ -251,7 +251,7 @@ mod tests {
     #[test]
     fn results_that_must_not_be_where_they_usually_are_go_to_the_temporary_directory() {
         let temporary = tempfile::tempdir().expect("a directory");
-        let results = Path::new("/sys/mailrun-results"); // Even root must not create it.
+        let results = Path::new("/sys/mailrun-results"); // Even root cannot create this directory.
         let made = RunDirectory::create_unnamed(results, temporary.path(), "quick", noon()).expect("made");
         assert_eq!(made.path(), temporary.path().join("20261121T120000Z-mailrun-quick"));
         let error = RunDirectory::create_unnamed(results, Path::new("/sys"), "quick", noon()).expect_err("nowhere");

@@ -40,10 +40,11 @@ const MEMORY_FILESYSTEMS: [u64; 2] = [0x0102_1994, 0x8584_58f6];
 #[derive(Clone, Debug)]
 pub(super) struct PartyResults {
     pub(super) record: Record,
-    /// Messages, counted once per recipient, that the server accepted from this source or that this sink received.
-    /// `None` if the process could not write the file that lists them.
+    /// Messages that the server accepted from this source, or that this sink received. Each message counts once per
+    /// recipient. `None` if the process could not write the file that lists the messages.
     pub(super) units: Option<Ledger>,
-    /// Bounced messages, once per recipient, according to the notifications that the sink received.
+    /// Messages that bounced, according to the notifications that the sink received. Each message counts once per
+    /// recipient.
     pub(super) bounced: Ledger,
 }
 
@@ -56,8 +57,8 @@ pub(super) struct SinkResults {
 }
 
 impl SinkResults {
-    /// Removes the count and the list of delivered messages from the results. If messages carry no trace line, the sink
-    /// cannot know which deliveries belong to the run.
+    /// Removes the count and the list of delivered messages from the results. This is necessary if the source adds no
+    /// trace line to its messages, because the sink then cannot know which deliveries belong to the run.
     pub(super) fn without_deliveries(mut self) -> Self {
         self.record.iter_mut().for_each(|record| record.stages.retain(|row| row.name != Stage::Delivered));
         Self { units: None, ..self }
@@ -70,12 +71,12 @@ impl From<PartyResults> for SinkResults {
     }
 }
 
-/// Results of the relay, without its CPU time and memory, which the bench observed from outside.
+/// Results of the relay, except its CPU time and memory, because the bench measures these from outside.
 #[derive(Clone, Debug)]
 pub(super) struct BenchRelayResults {
     pub(super) party: Party,
-    /// Messages of this run in the relay's queue, once per recipient. `None` if the relay is not mailrun's own, or if
-    /// its queue cannot be read.
+    /// Messages of this run in the relay's queue, each counted once per recipient. `None` if the relay is not mailrun's
+    /// own, or if its queue cannot be read.
     pub(super) queued: Option<Ledger>,
     /// Number of recipients to whom the relay gave up delivering.
     pub(super) given_up: u64,
@@ -174,8 +175,8 @@ pub(super) fn read_party(directory: &RunDirectory, role: Role) -> Result<PartyRe
     Ok(PartyResults { record, units: Some(units), bounced })
 }
 
-/// If a source left no files, makes its results from its last progress report. `began` is the time on the monotonic
-/// clock at which the load began.
+/// Makes the results of a source that left no files, from the source's last progress report. `began` is the time at
+/// which the load began, on the monotonic clock.
 pub(super) fn source_from_progress(
     options: &BenchOptions,
     run: RunId,
@@ -358,8 +359,8 @@ pub(super) fn record(options: &BenchOptions, directory: &Path, started_at: Times
     record
 }
 
-/// Reads the server's replies to the last messages, by message number. The source left the replies in a file in
-/// `directory`, which this function deletes.
+/// Reads the server's replies to the last messages, by sequence number. The source has left the replies in a file in
+/// `directory`. This function deletes the file.
 pub(super) fn known_replies(directory: &Path) -> HashMap<u64, KnownReply> {
     let path = directory.join(format!("{}.replies", Role::Source.name()));
     let text = fs::read(&path).unwrap_or_default();
@@ -473,8 +474,8 @@ pub(super) fn close_account(
     account::reconcile(inputs)
 }
 
-/// Makes the account of a run whose source left no list of accepted messages. The sink's counts are filled in, but
-/// arrivals cannot be matched with the messages that were sent.
+/// Makes the account of a run whose source left no list of accepted messages, so that arrivals cannot be matched with
+/// the messages that were sent. If the source left no record either, the sink's counts are filled in.
 fn account_without_units(ledger: &LedgerRow, sink: Option<&SinkResults>) -> LedgerRow {
     match sink.and_then(arrivals).filter(|_| ledger.created.is_none()) {
         None => ledger.clone(),
@@ -542,8 +543,8 @@ fn death_event_text(name: &str, death: &Death) -> String {
     format!("the {name} died: {}{suffix}", death.how)
 }
 
-/// Fills in the usage per second of a process that did not observe itself, such as a relay or a
-/// process that left no record.
+/// Fills in the resources that a process used in each second, if the run record does not have them yet. They are
+/// missing for a relay, and for a process that left no record.
 fn fill_usage(record: &mut Record, observation: &PartyObservation) {
     let party = record.parties.iter().find(|party| party.role == observation.role);
     let name = party.map_or_else(|| observation.role.name().to_owned(), |party| party.name.clone());

@@ -74,8 +74,8 @@ use usage::{DiskCounter, DiskUsage, MemoryCurve};
 pub struct BenchOutcome {
     pub record: Record,
     pub directory: PathBuf,
-    /// Bytes that all processes of the host together wrote during the run to the disk with the run directory. `None` if
-    /// the run has no relay.
+    /// Bytes that all processes of the host together wrote during the run to the disk that has the run directory.
+    /// `None` if the run has no relay.
     pub(crate) disk_bytes: Option<u64>,
     /// Memory usage of the relay over time, which is empty if the bench started no relay.
     pub(crate) relay_memory: MemoryCurve,
@@ -259,8 +259,8 @@ fn source_results(
 /// Sinks that the bench did not start, and whose results it requests over HTTP.
 struct FarEnd {
     sink: Option<RemoteSink>,
-    /// Second sink, which receives bounces and is named by `--bounces-to`. If `sink` is set, this is `None`, because
-    /// the `RemoteSink` in `sink` then asks the second sink as well.
+    /// Second sink, which the user has named with `--bounces-to` and which receives bounces. If `sink` is set, this is
+    /// `None`, because the `RemoteSink` in `sink` then asks the second sink as well.
     bounces: Option<RemoteSink>,
 }
 
@@ -319,10 +319,10 @@ fn end_without_sink(error: &anyhow::Error, supervisor: &mut Supervisor) -> Endin
     Ending::SinkEnded
 }
 
-/// Waits for messages that are under way. Then stops the relay, unless the next run needs it. The sink is stopped last,
+/// Waits for messages that are under way. Then stops the relay, unless the next run needs it, and stops the sink last,
 /// because the relay may still deliver mail to it. But a sink that watches the relay's mailboxes is stopped before the
-/// relay, so that its connections do not break. Also returns the first error of a process that could not write its
-/// files.
+/// relay, so that its connections do not break. Returns whether all messages have arrived, and the first error of a
+/// process that could not write its files.
 fn drain(
     supervisor: &mut Supervisor,
     options: &BenchOptions,
@@ -354,9 +354,9 @@ fn drain(
     Ok((arrived, of_watching_sink.or(of_relay).or(of_sink)))
 }
 
-/// Waits until every accepted message has been delivered or has bounced, or until no more arrive. `settled` returns how
-/// many messages of this run have been delivered or have bounced, counted once per recipient. `bounces` is a second
-/// sink, which receives the notifications of undelivered mail.
+/// Waits until every accepted message has been delivered or has bounced, or until no more messages arrive. `settled`
+/// returns how many messages of this run have been delivered or have bounced, counted once per recipient. `bounces` is
+/// a second sink, which receives the notifications of undelivered mail.
 fn await_settled(
     supervisor: &mut Supervisor,
     run: RunId,
@@ -367,8 +367,8 @@ fn await_settled(
     let Some(units) = &source.units else {
         return supervisor.await_count(gather::accepted_messages(&source.record), settled);
     };
-    // The sink's count may include messages that were not answered 250. If there are messages without a 250, do not
-    // compare counts, but ask the sink which messages it has.
+    // The sink's count may include messages for which the source got no 250. If there are such messages, do not compare
+    // counts, but ask the sink which messages it has.
     let LedgerRow { rejected, failed, in_doubt, .. } = source.record.ledger;
     let has_strangers = [rejected, failed, in_doubt].into_iter().flatten().any(|count| count > 0);
     let own = supervisor.http_of(Role::Sink).filter(|_| has_strangers).map(RemoteSink::connect);

@@ -50,8 +50,8 @@ const SAMPLING_SHARE: u32 = 100;
 
 /// Time limit for the other processes of a server to exit after its first process has exited.
 const DESCENDANTS_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time limit for reading the rest of a party's output after the party has exited. At most 64 KiB are in the pipe, so
-/// the limit is reached only if a process that the bench could not kill keeps the pipe open.
+/// Time limit for reading the rest of a process's output after the process has exited. The pipe holds at most 64 KiB,
+/// so the limit is reached only if a process that the bench could not kill keeps the pipe open.
 const OUTPUT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum number of leftover processes that an error names.
 const MAX_LEFT_BEHIND: usize = 10;
@@ -59,11 +59,12 @@ const MAX_LEFT_BEHIND: usize = 10;
 /// Beginning of the message that Rust's standard library writes before it aborts a process that cannot allocate memory.
 const ALLOCATION_FAILED: &str = "memory allocation of ";
 
-/// Beginning of the error message about a server whose command exited but left processes running. If an audit finds
-/// this text, it fails with a complaint about the recipe, because the server is not at fault.
+/// Beginning of the error message about a server whose command exited but left processes running. An audit that finds
+/// this text fails without a verdict on the server. The mistake is in the recipe, whose command must keep the server in
+/// the foreground.
 pub(super) const BECAME_DAEMON: &str = "became a daemon";
 
-/// Environment variable that passes the password of the mailboxes' users to the sink.
+/// Environment variable from which the sink reads the password for the mailboxes that it watches.
 const MAILBOX_PASSWORD: &str = "MAILRUN_MAILBOX_PASSWORD";
 
 /// Exit status with which a program reports that SIGTERM ended it: 128 + 15.
@@ -73,7 +74,7 @@ const SIGTERM_EXIT_CODE: i32 = 143;
 pub(super) enum ProcessScope {
     /// The bench measures only the process that it started.
     Process,
-    /// The bench measures and kills the process that it started together with all descendants of this process.
+    /// The bench measures and kills a whole tree of processes: the process that it started and all its descendants.
     Tree,
 }
 
@@ -96,8 +97,8 @@ pub(super) struct PartyCommand {
     /// Options that the process reads from standard input. `None` if the program is not mailrun itself.
     pub(super) options: Option<PartyOptions>,
     pub(super) environment: Vec<(OsString, OsString)>,
-    /// Directory of a server that the bench starts from a recipe. The bench needs it to find all processes of the
-    /// server.
+    /// Directory of the server, if the bench starts it from a recipe (a file that describes how to run a server). The
+    /// bench needs this directory to find all processes of the server.
     pub(super) recipe_directory: Option<PathBuf>,
     /// Symbolic link with a short path to the directory of a recipe's server. Dropping the last copy of this `Arc`
     /// deletes the link, so a copy must exist while the server runs.
@@ -242,9 +243,8 @@ pub(super) struct PartyProcess {
     interrupt: Interrupt,
     /// Names of processes that a recipe's server left running when it exited.
     left_behind: Vec<String>,
-    /// Names of the other processes in the party's control group that were still running when its first process exited.
-    /// If the party was asked to stop, this is no fault, because the bench waits only for the processes in
-    /// `left_behind`.
+    /// Names of the processes in the party's control group that were still running when the party's first process
+    /// exited. They are no fault if the bench had asked the party to stop, because the bench does not wait for them.
     survivors: Vec<String>,
     /// The kernel's count of out-of-memory kills on this host, read when this party started. If the number has grown
     /// when the party is killed, lack of memory counts as the cause.
@@ -315,7 +315,8 @@ impl PartyProcess {
     }
 
     /// Samples the process's usage at intervals, and reports whether the process has exited. The last sample is taken
-    /// before the process is reaped. Until then, `/proc` still has its figures, and no other process can have its ID.
+    /// after the exit but before the process is reaped. Until it is reaped, `/proc` still has the figures of the
+    /// process, and no other process can get its ID.
     pub(super) fn poll(&mut self) -> Result<Option<ExitStatus>> {
         if self.ended.is_some() {
             return Ok(self.ended);
@@ -423,8 +424,9 @@ impl PartyProcess {
         }
     }
 
-    /// Returns an error if the process could not do its work or was killed by a signal. The statuses 1, 3 and 130 are
-    /// no errors, because they are only the process's own verdict on the run, and the bench reaches a verdict itself.
+    /// Returns an error if the process could not do its work or was killed by a signal. With the statuses 1, 3 and 130,
+    /// the process only reports its own verdict on the run. These are no errors, because the bench reaches a verdict
+    /// itself.
     pub(super) fn check_exit(&self, status: ExitStatus) -> Result<()> {
         let name = self.name;
         match status.code() {

@@ -10,12 +10,12 @@ use std::fs;
 /// By default, each process gets processors of its own if the host has at least this number of processors. With fewer,
 /// a process's share would be too small for its work.
 pub const APART_FROM: usize = 8;
-/// Minimum number of cores at which each process gets its own processors. If there is a relay, source and sink get a
-/// quarter of the cores each, which is no whole core if there are fewer than 4. The host must also have at least
+/// Minimum number of cores at which each process gets its own processors. With a relay, source and sink get a quarter
+/// of the cores each, and a quarter of fewer than 4 cores is less than a whole core. The host must also have at least
 /// [`APART_FROM`] processors.
 const MIN_CORES: usize = 4;
 
-/// Processors of each process that the bench starts. `None` means all processors.
+/// Processors on which each process of the bench may run. `None` means all processors.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Placement {
     pub source: Option<CpuList>,

@@ -24,7 +24,7 @@ const ANY_PORT: &str = "127.0.0.1:0";
 /// Option that makes a sink watch mailboxes instead of listening.
 const MAILBOX: &str = "mailbox";
 
-/// Source option that omits the trace line, by which the sink recognises each message.
+/// Source option that omits the trace line, so that the sink cannot recognise the messages.
 pub(super) const NO_TRACE: &str = "no-trace";
 
 #[derive(Clone, Debug, Default)]
@@ -57,7 +57,7 @@ pub struct BenchOptions {
     /// servers that it has started itself, because they are known to be ready.
     pub preflight: BenchPreflight,
     /// HTTP addresses of sinks whose clocks are compared with the clock of this host. They are set if this run sends
-    /// only a part of a load. `mailrun merge` needs the result to judge the latencies of all parts.
+    /// only a part of a load. `mailrun merge` needs this comparison to judge the latencies of all parts.
     pub clock_sinks: Vec<String>,
     /// If no message arrives for this long, the messages that are still missing count as lost. `None` means 2 s, or
     /// 10 s if a server passes the mail on to the sink.
@@ -102,7 +102,7 @@ pub enum BenchTarget {
     Server {
         /// `HOST:PORT` of the server.
         address: String,
-        /// HTTP address of the mailrun sink that receives the mail behind the server. If it is `None`, no sink observes
+        /// HTTP address of the mailrun sink to which the server passes the mail on. `None` if no sink observes
         /// deliveries.
         sink: Option<String>,
     },

@@ -25,7 +25,7 @@ pub(super) enum RelayKeeper {
     /// Each run starts a relay and stops it at the end.
     #[default]
     EachRun,
-    /// A relay serves several runs, until one of them leaves mail in its queue.
+    /// A relay serves several runs, until a run leaves mail in the relay's queue.
     Kept(RelaySeries),
 }
 
@@ -218,7 +218,7 @@ impl RelaySeries {
 }
 
 impl Drop for RelaySeries {
-    /// Deletes the mail in the spool if the series ends because of an error.
+    /// Kills the relay and deletes its spool if the series ends because of an error.
     fn drop(&mut self) {
         if let Some(kept) = self.kept.take() {
             let KeptRelay { directory, process, .. } = *kept;

@@ -1,4 +1,4 @@
-//! A mailrun sink that the bench did not start. It stands at the end of the chain, behind the server under test.
+//! A mailrun sink that the bench did not start, and to which the server under test passes the mail on.
 //!
 //! The bench queries this sink over HTTP. Before the load, the bench checks that the sink answers. After the load, it
 //! asks how many of the run's messages have arrived, until none is missing or no new ones arrive.
@@ -23,8 +23,8 @@ use std::time::{Duration, Instant};
 pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// Interval at which the bench asks the sink for its counts while the load is sent.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
-/// If no message arrives for this long, the bench stops waiting. Between deliveries, a working relay makes shorter
-/// pauses. But it waits longer before it retries a message, so the bench reports such a message as missing.
+/// If no message arrives for this long, the bench stops waiting. A working relay pauses for less time between
+/// deliveries. But it waits longer before it retries a message, so the bench reports such a message as missing.
 pub(super) const QUIET_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit for an answer of the sink. The largest answer, a list of messages, has 64 MB and takes 6.4 s at 10 MB/s.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);

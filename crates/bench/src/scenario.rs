@@ -1,8 +1,9 @@
 //! A scenario is a TOML file that says what a bench of several runs measures, or what load a bench of one run offers.
 //!
-//! A file for several runs has the key `measure`, and may have a `title`. All other keys are names of options of that
-//! measurement, or of the bench. The caller checks these keys against the options. This module keeps the position of
-//! each key and value, so that errors have the form `FILE:LINE:COLUMN: words`.
+//! A file for several runs has the key `measure`, and may have a `title`. All other keys are names of options: in a
+//! file for several runs, options of that measurement, and in a file for one run, options of the bench. The caller
+//! checks these keys against the options. This module keeps the position of each key and value, so that errors have the
+//! form `FILE:LINE:COLUMN: words`.
 use super::toml_file::MAX_BYTES;
 use mailrun_process::toml_file::{ConfigError, unknown_key};
 use std::ops::Range;

@@ -30,12 +30,12 @@ use std::time::{Duration, Instant};
 /// Maximum time that `process_events` waits for a report. It is short, so that the display is updated often.
 const EVENT_TIMEOUT: Duration = Duration::from_millis(50);
 const LISTEN_TIMEOUT: Duration = Duration::from_secs(30);
-/// Time that a process has to write its files and exit after it is asked to stop.
+/// Time limit for a process to write its files and exit after it is asked to stop.
 const STOP_TIMEOUT: Duration = Duration::from_secs(60);
-/// Time that a process has to exit after the user's second request to stop.
+/// Time limit for a process to exit after the user's second request to stop.
 const URGENT_STOP_TIMEOUT: Duration = Duration::from_secs(5);
-/// If no message arrives for this long, the bench expects no more messages. The time is short, because the source sends
-/// directly to the bench's own sink.
+/// If no message arrives for this long in a run without a relay, the bench expects no more messages. The time is short,
+/// because the source sends directly to the bench's own sink.
 const QUIET_TIMEOUT: Duration = Duration::from_secs(2);
 /// If no message arrives for this long, the bench expects no more messages from a relay. A working relay may pause, but
 /// has no reason to pause for longer, because its next hop accepts everything.
@@ -305,7 +305,7 @@ impl Supervisor {
     }
 
     /// Does the same as [`Self::follow_source`], and also calls `disturb` repeatedly with the time since the start of
-    /// the load.
+    /// the load. An audit uses this to cause a fault at a random time, for example to kill the server.
     pub(super) fn follow_disturbed_source(
         &mut self,
         command: PartyCommand,

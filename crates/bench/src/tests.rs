@@ -23,7 +23,8 @@ use tempfile::TempDir;
 const UNITS: u64 = 1_000;
 
 /// Script that the bench starts as source, relay and sink. It runs the commands that the test has written for its role
-/// into `ROLE.sh`. `finish` copies prepared results to the paths in the options, and exits.
+/// into `ROLE.sh`. These commands can call the function `finish`, which copies prepared results to the paths in the
+/// options, and exits.
 const SCRIPT: &str = r#"#!/bin/sh
 here=$(dirname "$0")
 role=$1
@@ -355,7 +356,7 @@ fn a_party_without_results_is_an_error() {
 
 #[test]
 fn a_relay_is_a_party_with_all_that_its_children_used() {
-    // The source writes down to which server it was told to send.
+    // The source writes the address of the server to which it was told to send into the file `target`.
     let source = GOOD_SOURCE.replace("finish", "echo \"$to\" > \"$here/target\"; finish");
     let fixture = BenchFixture::relayed(&source, GOOD_RELAY, UNITS);
     let outcome = fixture.run_relayed().expect("it runs");

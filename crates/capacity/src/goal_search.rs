@@ -8,7 +8,7 @@
 //! both, too far      the middle
 //! both, near         the next level; after the last the end
 //! ```
-//! Distances are logarithmic: a step from 100 to 110 equals one from 1,000 to 1,100.
+//! Distances are logarithmic: a step from 100 to 110 is as long as a step from 1,000 to 1,100.
 use crate::history::{LoadBounds, LoadClass, TrialHistory};
 use crate::result::{GoalFinding, GoalOutcome};
 use crate::settings::{SearchLevel, SearchSettings};
@@ -125,7 +125,8 @@ impl GoalSearch {
     }
 
     /// Returns the lowest load that the generator could not offer. Returns `None` while the upper bound of the previous
-    /// level is below this load and has not been judged on the current level yet.
+    /// level is below this load and has not been judged on the current level yet, because the search tries that bound
+    /// first.
     fn ceiling(&self, bounds: LoadBounds, facts: &SearchFacts) -> Option<f64> {
         let is_open = |hint: f64| bounds.upper.is_none() && bounds.lower.is_none_or(|lower| lower < hint);
         facts.ceiling.filter(|ceiling| !self.hint.upper.is_some_and(|hint| hint < *ceiling && is_open(hint)))
@@ -172,8 +173,8 @@ impl GoalSearch {
         }
     }
 
-    /// Returns the next load to try below the bad load `upper`. This load is usually one step lower. On the first
-    /// level, if an overloaded server delivered even less, it is the delivered rate, but at least `MAX_FALL` times
+    /// Returns the next load to try below the bad load `upper`, usually the load one step lower. If the overloaded
+    /// server delivered even less, the first level continues at the delivered rate, but not below `MAX_FALL` times
     /// `upper`.
     fn step_down(&self, upper: f64, facts: &SearchFacts) -> NextLoad {
         let step = upper / self.step(LoadClass::Upper, facts);

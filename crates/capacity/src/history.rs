@@ -153,8 +153,9 @@ impl TrialHistory {
         finite.reduce(f64::max)
     }
 
-    /// Returns the conditional throughput (RFC 9971) at a good load: the load minus the loss of the worst trial that
-    /// counts. The worst trials do not count, up to the share of trials that may be bad (the exceed ratio).
+    /// Returns the conditional throughput (RFC 9971) at a good load. First leaves out the worst trials, up to the share
+    /// of trials that may be bad (the exceed ratio). The throughput is the load minus the loss of the worst trial that
+    /// is left.
     pub(crate) fn throughput(&self, goal: usize, rate_per_s: f64, settings: &SearchSettings) -> Option<f64> {
         let load = self.loads.iter().find(|load| load.rate_per_s == rate_per_s)?;
         let graded = load.trials.iter().map(|trial| (trial.grades[goal].loss_ratio, trial.duration_s));

@@ -9,10 +9,10 @@
 //! ```
 //!
 //! The method comes from RFC 9971 (MLRsearch). A requirement on latency is a **loss ratio**: a message that is later
-//! than the limit counts as lost, so `p99 < 1s` means "at most 1 % lost". A load is judged by several short trials, of
-//! which a share may be bad (the exceed ratio). A stall that has nothing to do with the load then spoils a trial, but
-//! not the search. In simulations with such stalls, a bisection with a single trial per load found only a fifth of the
-//! true capacity. If there are several goals, each trial is judged for all of them.
+//! than the limit counts as lost, so `p99 < 1s` means "at most 1 % lost". A load is judged by several short trials, and
+//! a share of these trials may be bad (the exceed ratio). A stall that has nothing to do with the load then spoils a
+//! trial, but not the search. In simulations with such stalls, a bisection with a single trial per load found only a
+//! fifth of the true capacity. If there are several goals, each trial is judged for all of them.
 //!
 //! This crate uses no socket, clock, runtime or random source. It describes each trial as a value, and the caller runs
 //! it.

@@ -22,8 +22,8 @@ pub struct CapacityPlan {
     pub stable_per_s: f64,
     /// Number of servers that are needed for the peak rate. `None` if no peak rate was given.
     pub instances: Option<u64>,
-    /// Together, the planned servers can sustain more than the peak rate. This is the excess as a share of the peak
-    /// rate, for example 0.2 for 20 %.
+    /// Share by which the rate that all planned servers can sustain together exceeds the peak rate, for example 0.2 for
+    /// 20 %. `None` if no peak rate was given.
     pub headroom: Option<f64>,
     /// Number of users that one server can serve in the busy hour. `None` if `messages_per_user` was not given.
     pub users: Option<u64>,

@@ -7,7 +7,8 @@ use crate::settings::{CapacityGoal, SearchError, SearchSettings, SearchStart};
 use crate::trial::{SearchTrial, TrialFigures, TrialLoad, TrialOutcome};
 
 /// If a confirmation trial misses a goal, the rate that the server delivered in this trial and all higher rates count
-/// as bad. If the server delivered less than 80 % of the trial's load, only rates from 80 % upwards count as bad.
+/// as bad. If the server delivered less than 80 % of the trial's load, only rates from 80 % of the load upwards count
+/// as bad.
 const MAX_REFUTED: f64 = 0.8;
 
 #[derive(Clone, Debug)]
@@ -166,7 +167,7 @@ impl CapacitySearch {
     }
 
     /// Takes the result of the first trial, in which each session sent as fast as it could. The search then tries the
-    /// rate that was delivered in it or, if nothing was delivered, the lowest rate of the settings.
+    /// rate that the server delivered in this trial or, if nothing was delivered, the lowest rate of the settings.
     fn begin(&mut self, delivered_per_s: f64) -> Vec<bool> {
         self.is_started = true;
         self.facts.flat_out_per_s = Some(delivered_per_s).filter(|rate| rate.is_finite() && *rate >= 0.0);

@@ -12,8 +12,8 @@ const MAX_LENGTHENING: f64 = 4.0;
 /// Minimum length of a trial as a multiple of a goal's latency limit. Within this time, the queue of a server that is
 /// overloaded by 5 % grows until messages miss the limit.
 const TRIAL_LIMITS: f64 = 20.0;
-/// If a goal's latency limit makes trials longer, there must be time for this number of trials at each rate. With three
-/// trials, of which half may be bad, a single stall does not make a load bad.
+/// If a goal's latency limit makes trials longer, there must be time for this number of trials at each rate. By
+/// default, half of the trials may be bad, so with three trials, a single stall does not make a load bad.
 const MIN_TRIALS: f64 = 3.0;
 /// Minimum of the setting `width`, 0.1 %. Closer bounds would make no sense, because rates are rounded to six digits.
 const MIN_WIDTH: f64 = 0.001;
@@ -53,7 +53,7 @@ pub enum SearchStart {
 /// and their bounds save trials on the finer levels.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SearchLevel {
-    /// Total duration, in seconds, of the trials at one load, after which the load counts as good or bad.
+    /// When the trials at a load have lasted this many seconds in total, the load counts as good or bad.
     pub sum_s: f64,
     /// The search on this level ends when the distance of its bounds is at most this share of the upper bound.
     pub width: f64,
@@ -144,9 +144,9 @@ impl SearchSettings {
         (self.min_messages / rate_per_s).clamp(self.trial_s, longest_s).max(for_limit_s)
     }
 
-    /// Returns true if trials can last so long that, when the server is overloaded, messages become later than this
-    /// limit. Three such trials must fit into the time for a load, because with fewer trials, a single stall could make
-    /// the load bad.
+    /// Returns true if trials can last long enough for an overload to make messages later than this limit. If trials of
+    /// the usual length are too short, three longer trials must fit into the time for a load, because with fewer
+    /// trials, a single stall could make the load bad.
     pub fn holds_limit(&self, limit_s: f64) -> bool {
         limit_s * TRIAL_LIMITS <= self.trial_s.max(self.sum_s / MIN_TRIALS)
     }

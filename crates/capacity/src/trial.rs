@@ -2,8 +2,8 @@
 /// yet, so latency alone would not show that the server cannot keep up.
 pub const BACKLOG_GROWTH_LIMIT: f64 = 0.01;
 const MIN_SAMPLES: usize = 3;
-/// `backlog_growth` uses the backlog samples of the second half of the load. If there are fewer than this number, it
-/// uses the last samples of the whole load, up to this number.
+/// `backlog_growth` uses the backlog samples of the second half of the load. If that half has fewer samples than this
+/// number, the function uses the last samples of the whole load instead, up to this number.
 const USUAL_SAMPLES: usize = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -25,7 +25,7 @@ pub struct SearchTrial {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VoidCause {
     Generator,
-    /// The sink, which receives the mail behind the server.
+    /// The sink, to which the server passes the mail on.
     Sink,
     /// The host, if other programs or the hypervisor took its processors, or if its file descriptors or ports ran out.
     Host,
@@ -162,7 +162,7 @@ mod tests {
         assert_eq!(backlog_growth(&alike, 5.0), None, "all at one moment");
     }
 
-    /// A recorded trial: its name, the duration of its load in seconds, its intervals, and true if its backlog must
+    /// A recorded trial: its name, the duration of its load in seconds, its intervals, and whether its backlog must
     /// count as growing.
     type RecordedTrial = (&'static str, f64, &'static [(f64, f64)], bool);
 

@@ -1,4 +1,4 @@
-//! Properties that the search has whatever the outcomes of its trials are: it ends, its bounds never cross, and the
+//! Checks properties that the search must have for any outcomes of its trials: it ends, its bounds never cross, and the
 //! order of the goals does not matter.
 use mailrun_capacity::{
     CapacityGoal, CapacityPlan, CapacitySearch, GoalOutcome, PlanningInputs, SearchResult, SearchSettings, SearchStart,
@@ -79,7 +79,7 @@ fn check(result: &SearchResult, settings: &SearchSettings) {
 }
 
 /// Runs a search. `serve` returns the outcome of each trial, which depends on the trial's number, the goals and the
-/// load. Each goal has a number, by which `serve` knows the goal even if the order of the goals changes.
+/// load. Each goal has a number, so that `serve` can tell the goals apart even if their order changes.
 fn search(
     settings: &SearchSettings,
     goals: &[(usize, f64)],

@@ -1,5 +1,5 @@
-//! Runs the search against simulated servers with a known capacity. The search must find this capacity, even if the
-//! servers stall, for example, or hide a backlog in their buffers.
+//! Runs the search against simulated servers with a known capacity. The search must find this capacity, for example
+//! even if the servers stall or hide a backlog in their buffers.
 use mailrun_capacity::{
     BacklogSample, CapacityGoal, CapacitySearch, GoalFinding, SearchEnding, SearchResult, SearchSettings, SearchStep,
     SearchTrial, TrialFigures, TrialLoad, TrialOutcome, VoidCause, backlog_growth,
@@ -116,7 +116,7 @@ fn the_manner_of_rfc_2544_is_found_out_by_stalls() {
 /// overload causes no visible backlog.
 struct BufferedRelay {
     capacity: f64,
-    /// Number of messages that the buffers can hold. They do not count as a backlog.
+    /// Number of messages that the buffers can hold. Messages in the buffers do not count as a backlog.
     hidden: f64,
     held: f64,
 }
@@ -147,7 +147,8 @@ impl BufferedRelay {
 #[test]
 fn a_backlog_that_begins_after_ten_seconds_is_seen() {
     for capacity in [200.0, 1_000.0, 20_000.0] {
-        // The buffers are full after ten seconds at 10 % above the capacity, and stay full because mail keeps coming.
+        // If the rate exceeds the capacity by 10 %, the buffers are full after ten seconds. They stay full because mail
+        // keeps coming.
         let mut relay = BufferedRelay { capacity, hidden: capacity, held: 0.0 };
         let result = search(&SearchSettings::default(), &[0.0], |trial| relay.serve(trial));
         let rate = result.capacity_per_s().unwrap();

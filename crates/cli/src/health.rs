@@ -7,7 +7,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum number of bytes of an answer that are read. The longest answers come from sinks that have seen many runs.
+/// Maximum size of an answer in bytes; a longer answer is an error. The longest answers come from sinks that have seen
+/// many runs.
 const MAX_ANSWER_BYTES: usize = 1 << 20;
 
 /// Asks a running relay or sink whether it works
@@ -47,7 +48,8 @@ impl HealthArgs {
     }
 }
 
-/// Returns an error unless the page is answered with a 2xx status.
+/// Requests the page at `url`, or `/health` or `/status` if `url` names no page. Returns an error unless the answer has
+/// a 2xx status.
 fn ask(client: &HttpClient, url: &str) -> Result<()> {
     let place = url.split_once("://").map_or(url, |(_, place)| place).trim_end_matches('/');
     let answer = match place.contains('/') {

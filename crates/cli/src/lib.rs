@@ -189,7 +189,8 @@ fn as_locust_worker(words: impl Iterator<Item = OsString>) -> impl Iterator<Item
     })
 }
 
-/// If a bench has started this process, reads the options from standard input and adds them to the command line.
+/// Replaces the words `--options -` after the command with options that are read from standard input. A bench starts
+/// its processes in this way. Other command lines are returned unchanged.
 fn with_options(words: Vec<OsString>) -> Result<Vec<OsString>, String> {
     let (command, options) = words.split_at(words.len().min(2));
     if options != OPTIONS_FROM_STDIN {
@@ -232,7 +233,8 @@ fn is_value_of(option: Option<&str>, word: Option<&str>) -> bool {
     }
 }
 
-/// Prints help and version unchanged, and a mistake as a single line.
+/// Prints the help or the version if the user asked for it, and the help also if the user typed a command without the
+/// arguments that it needs. Prints any other mistake as a single line.
 fn report_misuse(error: &clap::Error, typed: &[OsString]) -> ExitCode {
     if let Some(text) = help::misuse::mistaken_help(error, typed, &Cli::all_commands()) {
         mailrun_process::tell!("mailrun: {text}");

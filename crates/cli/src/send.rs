@@ -114,7 +114,7 @@ struct SendSessionArgs {
     /// Show the certificates of the server with names, dates and fingerprints, and whether they are trusted.
     #[arg(long)]
     show_cert: bool,
-    /// Print the last line only.
+    /// Print only what became of the message.
     #[arg(short, long)]
     quiet: bool,
     /// Commands sent without waiting for replies.

@@ -1,5 +1,5 @@
-//! The findings of a comparison, which are the difference, its interval and a verdict for each metric, and the settings
-//! that decide the verdict.
+//! The findings of a comparison, and the settings that decide the verdict. For each metric, there is a finding with the
+//! difference, its confidence interval and a verdict.
 use crate::metric::{ComparedMetric, Gain};
 use crate::signed_rank::normal_quantile;
 pub use mailrun_report::comparison::MetricVerdict;
@@ -72,8 +72,8 @@ pub struct MetricFinding {
     pub is_beyond_margin: bool,
 }
 
-/// `middle` is the estimated ratio of B to A, and `interval` its confidence interval, both as logarithms.
-/// `MetricFinding::new` derives the verdict from all these numbers.
+/// Numbers from which `MetricFinding::new` derives the verdict. `middle` is the logarithm of the estimated ratio of B
+/// to A, and `interval` is the confidence interval of this logarithm.
 pub(crate) struct LogEstimate {
     pub(crate) middle: f64,
     pub(crate) interval: Option<(f64, f64)>,
@@ -83,7 +83,7 @@ pub(crate) struct LogEstimate {
     pub(crate) metrics: usize,
 }
 
-/// 80 % quantile of the standard normal distribution. With it, the number of rounds that `more_rounds` suggests is
+/// 80 % quantile of the standard normal distribution. `more_rounds` uses it to suggest a number of rounds that is
 /// enough with a probability of 80 %, if the estimated difference is right.
 const ENOUGH_QUANTILE: f64 = 0.842;
 /// Maximum total number of rounds, including the rounds already run, that `more_rounds` suggests.
@@ -145,8 +145,8 @@ fn verdict(gain: Gain, estimate: &LogEstimate, settings: &CompareSettings) -> Me
 }
 
 /// Estimates how many more rounds a verdict needs. A verdict is possible when the difference is significant even after
-/// adjusting for the number of metrics, or when the interval lies within the margin. The interval is assumed to narrow
-/// with the square root of the number of rounds.
+/// adjusting for the number of metrics, or when the interval lies within the margin. The estimate assumes that the
+/// width of the interval is inversely proportional to the square root of the number of rounds.
 fn more_rounds(estimate: &LogEstimate, (lower, upper): (f64, f64), settings: &CompareSettings) -> usize {
     let quantile = |risk: f64| normal_quantile(1.0 - risk / 2.0);
     let alone = quantile(settings.level());

@@ -1,12 +1,13 @@
 //! Permutation test for paired rounds: does any metric differ between A and B? A flip exchanges A and B in some of the
-//! rounds, for all metrics together. If A and B are equal, the measured rounds are as likely as every flip of them, so
-//! they should not stand out. For each flip, the test takes the largest statistic of *any* metric. A metric's p-value
-//! is the share of flips in which this maximum reaches the metric's measured statistic (Westfall and Young:
-//! Resampling-based multiple testing, 1993, max-T).
+//! rounds, for all metrics together. If A and B are equal, every flip is as likely as the measured rounds, so the
+//! measured rounds should not stand out. For each flip, the test takes the largest statistic of *any* metric. A
+//! metric's p-value is the share of flips in which this maximum reaches the metric's measured statistic (Westfall and
+//! Young: Resampling-based multiple testing, 1993, max-T).
 use crate::ranks::midranks;
 use mailrun_measurement::seeded::SeededRng;
 
-/// Up to this number of rounds, the test tries all flips. More rounds have too many flips, so it draws random ones.
+/// Maximum number of rounds for which the test tries all flips. With more rounds, there are too many flips, so the test
+/// draws random flips.
 const MAX_EXACT_ROUNDS: usize = 14;
 /// Number that goes into the seed, so that the random flips are independent of other random numbers in the comparison.
 const PURPOSE: u64 = 0x666c_6970;

@@ -4,16 +4,16 @@
 use crate::ranks::midranks;
 use mailrun_measurement::seeded::SeededRng;
 
-/// If there are at most this many ways to divide the runs into A and B, the test tries all of them. Otherwise, it draws
-/// random divisions.
+/// Maximum number of divisions of the runs into A and B for which the test tries all divisions. If there are more, it
+/// draws random divisions.
 const MAX_EXACT_DIVISIONS: u64 = 20_000;
 /// Number that goes into the seed, so that random divisions into A and B are independent of the other random numbers.
 const PURPOSE: u64 = 0x6c61_6265;
 /// Difference up to which two statistics count as equal. Rounding can separate sums that are mathematically equal.
 const TOLERANCE: f64 = 1e-9;
 
-/// Returns the ranks of a metric's values among all runs, the runs of A first. They are shifted to a mean of 0 and
-/// scaled to a vector of length 1, so that all metrics can be compared.
+/// Returns the rank of each run's value among the values of all runs, for the runs of A and then the runs of B. The
+/// ranks are shifted to a mean of 0 and scaled to a vector of length 1, so that all metrics can be compared.
 fn scores(a: &[f64], b: &[f64]) -> Vec<f64> {
     let all: Vec<f64> = a.iter().chain(b).copied().collect();
     let mut scores = midranks(&all);
@@ -26,8 +26,8 @@ fn scores(a: &[f64], b: &[f64]) -> Vec<f64> {
     scores
 }
 
-/// Returns the p-value of each metric, adjusted for the number of metrics, from its values in the runs of A and of B.
-/// All metrics must have the same number of runs.
+/// Returns the p-value of each metric, adjusted for the number of metrics. `family` has the values of each metric in
+/// the runs of A and of B. All metrics must have the same number of runs.
 pub(crate) fn adjusted_p(family: &[(&[f64], &[f64])], draws: usize, seed: u64) -> Vec<f64> {
     let Some((of_a, runs)) = family.first().map(|(a, b)| (a.len(), a.len() + b.len())) else { return Vec::new() };
     let tables: Vec<Vec<f64>> = family.iter().map(|(a, b)| scores(a, b)).collect();

@@ -17,9 +17,10 @@ pub struct ComparedMetric {
 }
 
 impl ComparedMetric {
-    /// Returns true if a side, the judged or the reference runs, lacks this metric. `values` is `None` if a run of this
-    /// side has no value. An infinite time or a rate of 0, the worst possible results, is treated like a missing value,
-    /// because it has no ratio to other values. If only judged runs lack a metric, this counts as a regression.
+    /// Returns true if one side of a comparison lacks this metric. `values` are the values of the side's runs, or
+    /// `None` if a run has no value. An infinite time or a rate of 0 is treated like a missing value, because it has no
+    /// ratio to other values. Both are the worst possible results: if only judged runs lack a metric, this counts as a
+    /// regression.
     pub(crate) fn is_lacking_in(&self, values: Option<&[f64]>) -> bool {
         let is_bad = |value: &f64| !value.is_finite() || (self.gain == Gain::Higher && *value <= 0.0);
         values.is_none_or(|values| values.iter().any(is_bad))
@@ -36,8 +37,8 @@ pub struct RatioError {
     pub value: f64,
 }
 
-/// Ratios of B's values of a metric to the values of A, the reference, for the rounds that both ran. `logs` has their
-/// logarithms.
+/// For each round that both contestants ran, the ratio of B's value of a metric to the value of A, the reference.
+/// `logs` has the logarithms of these ratios.
 #[derive(Clone, Debug)]
 pub struct RoundRatios {
     pub(crate) metric: ComparedMetric,

@@ -1,14 +1,15 @@
-//! The difference between unpaired runs and its interval: the Hodges–Lehmann shift, and the interval that inverts the
-//! Mann–Whitney test (Hollander, Wolfe, Chicken: Nonparametric statistical methods, §4).
+//! Estimates the difference between two sides from unpaired runs: the Hodges–Lehmann shift and its confidence interval.
+//! The interval contains the differences that the Mann–Whitney test does not reject (Hollander, Wolfe, Chicken:
+//! Nonparametric statistical methods, §4).
 use crate::ranks::{inner_range, median};
 use crate::signed_rank::{largest_tail, normal_quantile};
 
-/// If the number of runs of A times the number of runs of B is at most this, the exact distribution of U is computed.
-/// Otherwise, the normal approximation is used.
+/// Maximum number of pairs of a run of A and a run of B for which the exact distribution of Mann and Whitney's U is
+/// computed. With more pairs, the normal approximation is used.
 const MAX_EXACT_PAIRS: usize = 2_500;
 
-/// Returns the shift from `a` to `b`, and its confidence interval, which misses the true shift with a probability of at
-/// most `risk`. The interval is `None` if there are too few numbers.
+/// Returns the estimated shift from `a` to `b`, which is the median of all differences, and its confidence interval.
+/// The interval misses the true shift with a probability of at most `risk`. It is `None` if there are too few numbers.
 pub(crate) fn shift(a: &[f64], b: &[f64], risk: f64) -> (f64, Option<(f64, f64)>) {
     let mut differences: Vec<f64> = a.iter().flat_map(|a| b.iter().map(move |b| b - a)).collect();
     differences.sort_by(f64::total_cmp);
@@ -27,9 +28,9 @@ fn outside(a: usize, b: usize, risk: f64) -> Option<usize> {
     largest_tail(&u_probabilities(a, b), risk)
 }
 
-/// Returns the distribution of Mann and Whitney's U for `a` values of A and `b` values of B: U counts the pairs in
-/// which B's value is greater than A's. If A and B do not differ, every sort order of all values is equally likely.
-/// Element `u` of the result is the probability that U equals `u`.
+/// Returns the distribution of Mann and Whitney's U for `a` values of A and `b` values of B, if A and B do not differ.
+/// Every sort order of all values is then equally likely. U is the number of pairs in which B's value is greater than
+/// A's. Element `u` of the result is the probability that U equals `u`.
 fn u_probabilities(a: usize, b: usize) -> Vec<f64> {
     // After each outer pass, `with_b[k][u]` is the probability that B's value is greater in `u` pairs, for `from_a`
     // values of A and `k` values of B. The inner loop adds up two cases: the greatest value is either one of B's or one

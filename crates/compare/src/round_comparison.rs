@@ -38,8 +38,8 @@ impl RoundSamples {
         self.runs.first().into_iter().flatten().map(|figure| &figure.metric)
     }
 
-    /// Returns what is shown while the comparison runs: the name of the first metric, and the estimated ratio of this
-    /// contestant's values to the reference's values.
+    /// Returns the name of the first metric, and the estimated ratio of this contestant's values to the reference's
+    /// values. Both are shown while the comparison runs.
     pub fn ratio_so_far(&self, reference: &Self) -> Option<(String, f64)> {
         let metric = reference.metrics().next()?;
         let pairs: Vec<(f64, f64)> = reference.values(metric)?.into_iter().zip(self.values(metric)?).collect();
@@ -102,7 +102,7 @@ pub struct ContestantRow {
     pub rounds: usize,
     pub max_rss_bytes: Option<u64>,
     pub failure: Option<String>,
-    /// Values of the contestant by name of the metric, one value for each round.
+    /// The contestant's values of each metric, one value for each round. The keys are the names of the metrics.
     pub values: BTreeMap<String, Vec<f64>>,
 }
 
@@ -304,8 +304,8 @@ impl PairedMetric {
 }
 
 /// Compares contestant B with A, the reference contestant. The caller must choose the metrics in `family` before seeing
-/// the results, because each probability is adjusted for all of them. If a metric has more rounds than another, the
-/// surplus is ignored.
+/// the results, because the p-values are adjusted only for the number of these metrics. If a metric has more rounds
+/// than another, the surplus rounds are ignored.
 pub fn compare_rounds(family: &[RoundRatios], settings: &CompareSettings) -> Vec<MetricFinding> {
     let rounds = family.iter().map(|ratios| ratios.logs.len()).min().unwrap_or_default();
     let logs: Vec<&[f64]> = family.iter().map(|ratios| &ratios.logs[..rounds]).collect();

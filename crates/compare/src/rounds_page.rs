@@ -18,7 +18,8 @@ const METHOD: [&str; 4] = [
 ];
 
 impl RoundComparison {
-    /// Returns the comparison as a page, with a verdict if `limit`, the value of `--fail-on-regression`, is set.
+    /// Returns the comparison as a page. If `limit` is set, the page has a verdict. `limit` is the value of
+    /// `--fail-on-regression`.
     pub fn page(&self, limit: Option<f64>) -> ComparisonPage {
         let names = std::iter::once(&self.reference).chain(self.comparisons.iter().map(|one| &one.contestant));
         let figures = self.comparisons.iter().enumerate().flat_map(|(place, one)| {
@@ -113,8 +114,8 @@ impl RoundComparison {
         }
     }
 
-    /// Returns the remarks below the figures: what was not compared, peak memory, how the rounds went, and for each
-    /// contestant a verdict in a sentence.
+    /// Returns the remarks below the figures: what was not compared, peak memory, how the rounds went, and one sentence
+    /// with the verdict on each contestant.
     fn remarks(&self) -> Vec<String> {
         let mut lines = self.results_alone();
         for one in self.comparisons.iter().filter(|one| !one.not_compared.is_empty()) {

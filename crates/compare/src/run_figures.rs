@@ -237,7 +237,7 @@ fn failure_counts(record: &Record) -> impl Iterator<Item = FaultCount> {
 /// Suffix of the names of metrics that are shares of failed mail, for example `rejected, % of mail`.
 pub(super) const SHARE_UNIT: &str = ", % of mail";
 
-/// Returns, for each of `kinds` such as `Cause::Rejected`, the share of a run's mail that failed in this way. Half a
+/// Returns the percentage of a run's mail that failed in each of the ways in `kinds`, such as `Cause::Rejected`. Half a
 /// message is added to each count, because a share of 0 would have no ratio to others.
 pub(super) fn failure_shares(record: &Record, kinds: &BTreeSet<Cause>) -> Vec<RunFigure> {
     let created = record.ledger.created.unwrap_or_default() as f64;

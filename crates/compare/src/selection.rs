@@ -113,9 +113,9 @@ fn is_one_run(left: &NamedRun, right: &NamedRun) -> bool {
     !left.1.run_id.is_empty() && left.1.run_id == right.1.run_id
 }
 
-/// Chooses a combination of load and host, and returns the index of the first run with it. For each combination, the
-/// side with fewer runs counts, because a comparison is only as good as its smaller side. The highest such count wins.
-/// If several combinations have this count, the total number of runs decides.
+/// Chooses a combination of load and host, and returns the index of the first run with it. For each combination, counts
+/// the runs on the side that has fewer of them, because a comparison is only as good as its smaller side. Chooses the
+/// combination with the highest count. If several combinations have this count, the total number of runs decides.
 fn commonest(runs: &[(&NamedRun, bool)]) -> usize {
     let mut groups: Vec<LoadGroup> = Vec::new();
     for (place, (run, is_reference)) in runs.iter().enumerate() {

@@ -1,12 +1,14 @@
-//! A difference and its interval from paired ratios: the Hodges–Lehmann estimate, and the interval that inverts
-//! Wilcoxon's signed-rank test (Hollander, Wolfe, Chicken: Nonparametric statistical methods, §3.1 to §3.3).
+//! Estimates the difference between two contestants from paired rounds: the Hodges–Lehmann estimate and its confidence
+//! interval. The interval contains the differences that Wilcoxon's signed-rank test does not reject (Hollander, Wolfe,
+//! Chicken: Nonparametric statistical methods, §3.1 to §3.3).
 use crate::ranks::{inner_range, median};
 
-/// If there are at most this many ratios, the interval comes from the exact distribution of the signed-rank sum. With
-/// more ratios, the normal approximation is used: at 200 ratios, its error is below 0.2 %.
+/// Maximum number of ratios for which the interval comes from the exact distribution of the signed-rank sum. With more
+/// ratios, the normal approximation is used, whose error is below 0.2 % at 200 ratios.
 const MAX_EXACT: usize = 200;
 
-/// Returns the sorted means of all pairs of numbers, including the pair of each number with itself.
+/// Returns the Walsh averages in ascending order. They are the means of all pairs of numbers, including the pair of
+/// each number with itself.
 fn walsh_averages(values: &[f64]) -> Vec<f64> {
     let mut averages = Vec::with_capacity(values.len() * (values.len() + 1) / 2);
     for (place, left) in values.iter().enumerate() {
@@ -16,8 +18,8 @@ fn walsh_averages(values: &[f64]) -> Vec<f64> {
     averages
 }
 
-/// Returns the Hodges–Lehmann estimate of the numbers' middle, and its confidence interval, which misses the true value
-/// with a probability of at most `risk`. The interval is `None` if there are too few numbers, for example fewer than
+/// Returns the Hodges–Lehmann estimate of the numbers' middle, and its confidence interval. The interval misses the
+/// true middle with a probability of at most `risk`. It is `None` if there are too few numbers, for example fewer than
 /// six at a risk of 5 %.
 pub(crate) fn estimate(values: &[f64], risk: f64) -> (f64, Option<(f64, f64)>) {
     let averages = walsh_averages(values);
@@ -25,8 +27,8 @@ pub(crate) fn estimate(values: &[f64], risk: f64) -> (f64, Option<(f64, f64)>) {
     (median(&averages), interval)
 }
 
-/// Returns how many of the smallest Walsh averages lie below the confidence interval. As many of the largest lie above
-/// it. Returns `None` if there are too few numbers for an interval.
+/// Returns how many of the sorted Walsh averages of `count` numbers the confidence interval leaves out at each end.
+/// Returns `None` if there are too few numbers for an interval.
 fn outside(count: usize, risk: f64) -> Option<usize> {
     if count > MAX_EXACT {
         let n = count as f64;
@@ -36,9 +38,9 @@ fn outside(count: usize, risk: f64) -> Option<usize> {
     largest_tail(&rank_sum_probabilities(count), risk)
 }
 
-/// Returns the number of values that a confidence interval leaves out at each end: the last index up to which the sum
-/// of the probabilities is at most half of `risk`, because each end gets half. Returns `None` if even the first
-/// probability is greater than this half.
+/// Returns the number of values that a confidence interval leaves out at each end. This is the largest index for which
+/// the probabilities up to this index add up to at most half of `risk`, because each end of the interval gets half of
+/// the risk. Returns `None` if even the first probability is greater than that.
 pub(crate) fn largest_tail(probabilities: &[f64], risk: f64) -> Option<usize> {
     let mut sum = 0.0;
     let within = probabilities.iter().take_while(|probability| {

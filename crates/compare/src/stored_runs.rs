@@ -45,8 +45,8 @@ pub enum ComparisonOutcome {
 #[derive(Debug, Serialize)]
 pub struct StoredComparison {
     pub format: &'static str,
-    /// Whether runs of the same round are compared in pairs. Always false here, because stored runs share no rounds:
-    /// each judged run is compared with every reference run. In a `RoundComparison`, this field is true.
+    /// Always false: each judged run is compared with every reference run, because stored runs share no rounds. In a
+    /// `RoundComparison`, this field is true.
     pub paired: bool,
     pub runs: usize,
     pub against: usize,
@@ -61,17 +61,18 @@ pub struct StoredComparison {
     pub unsound_runs: usize,
     /// A line for each judged run that failed for a cause that no reference run has, such as a missed threshold.
     pub failed_runs: Vec<String>,
-    /// A line for each side that has failed runs, with their number and the reason of the first failure.
+    /// A line for each side that has failed runs. It says how many runs failed, and why the first of them did.
     #[serde(skip)]
     pub fail_remarks: Vec<String>,
-    /// Names of figures that cannot be compared, because in some runs they are missing or 0. A ratio to 0 does not
-    /// exist.
+    /// Names of figures that cannot be compared, because in some runs they are missing, 0 or infinite. A ratio to such
+    /// a value does not exist.
     pub not_compared: Vec<String>,
     /// Names of figures that all reference runs have, but at least one judged run lacks. A run lacks a figure if its
     /// value is missing, is a rate of 0, or is a time longer than the run waited.
     pub missing: Vec<String>,
     pub metrics: Vec<MetricRow>,
-    /// The reference runs and then the judged runs, with the curves that the comparison's page draws of them.
+    /// The side of the reference runs, then the side of the judged runs, with the curves that the comparison's page
+    /// draws for each run.
     #[serde(skip)]
     pub sides: Vec<ComparedSide>,
 }
@@ -118,7 +119,7 @@ pub struct MetricRow {
 ///
 /// # Errors
 /// Fails if the two sides have no load and host in common, or if all runs of a side are unusable. If the judged runs
-/// are unusable because the server lost mail or failed, the comparison succeeds, and its outcome tells the failure.
+/// are unusable because the server lost mail or failed, the comparison succeeds, and its outcome reports the failure.
 pub fn compare_stored(judged: &RunSide, reference: &RunSide, margin: f64) -> Result<StoredComparison> {
     let chosen = selection::choose(judged, reference)?;
     let defect_line = |run: &&NamedRun| Some(format!("{}: {}", printable(&run.0), printable(&defect(&run.1)?)));
@@ -357,9 +358,9 @@ impl StoredComparison {
 pub(crate) const MIN_RUNS: usize = 5;
 
 /// Compares the runs of B with the runs of A, the reference. The caller must choose the metrics in `family` before
-/// seeing the results, because each probability is adjusted for all of them. If a metric has more runs than another,
-/// the surplus runs are ignored. The runs may be from different times, so this function cannot detect that the host
-/// changed in between.
+/// seeing the results, because the p-values are adjusted only for the number of these metrics. If a metric has more
+/// runs than another, the surplus runs are ignored. If the host changed between the runs, the comparison cannot tell
+/// this change from a difference between A and B.
 pub fn compare_runs(family: &[RunValues], settings: &CompareSettings) -> Vec<MetricFinding> {
     let of_a = family.iter().map(|values| values.a.len()).min().unwrap_or_default();
     let of_b = family.iter().map(|values| values.b.len()).min().unwrap_or_default();
@@ -482,7 +483,7 @@ mod tests {
         }
     }
 
-    /// The number of messages, the seed and the addresses may differ, so runs that differ only there are compared.
+    /// Runs that differ only in the number of messages, the seed or the addresses can be compared.
     #[test]
     fn each_part_of_the_load_must_be_the_same() {
         let varied = || Some(Varied { expression: "1..5".to_owned(), least: 1.0, mean: 3.0, most: 5.0 });
@@ -687,7 +688,8 @@ mod tests {
             (&none[..], &[Cause::Remark][..], NoRegression),
         ] {
             let (mut against, mut runs) = (side("a", &[1000.0; 6]), side("b", &[1001.0; 6]));
-            // Each run has one rejected message. No verdict calls it a failure, as if a threshold allowed it.
+            // Each run has one rejected message, but the verdicts do not count it as a failure. This imitates runs with
+            // a threshold that allows a rejected message.
             for (_, record) in against.runs.iter_mut().chain(&mut runs.runs) {
                 record.ledger.rejected = Some(1);
             }

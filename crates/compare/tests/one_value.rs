@@ -12,8 +12,8 @@ use proptest::prelude::*;
 struct Figure {
     /// Name of the figure in a threshold, for example `p50`.
     metric: &'static str,
-    /// Name of the figure in a comparison, which follows the name of the stage there. `None` if comparisons leave the
-    /// figure out.
+    /// Name of the figure in a comparison, for example ` p50, ms`. There, the name of the stage comes before it. `None`
+    /// if comparisons leave the figure out.
     compared: Option<&'static str>,
     set: fn(&mut StageRow, f64),
 }
@@ -34,7 +34,8 @@ const FIGURES: [Figure; 9] = [
     Figure { metric: "max", compared: None, set: |row, value| times(row).max = value },
 ];
 
-/// Returns the forms that must show this figure of the last stage. `metric` is the figure's name in a threshold.
+/// Returns the output formats that must show a certain figure of the last stage. `metric` is the name of the figure in
+/// a threshold.
 fn shown_in(metric: &str) -> Vec<&'static str> {
     let all = ["text", "md", "html", "json", "csv:stages", "csv:thresholds", "prometheus", "openmetrics", "junit"];
     let more: &[&str] = match metric {
@@ -76,8 +77,8 @@ fn without_tags(page: &str) -> String {
     pieces.map(|piece| piece.split_once('>').map_or(piece, |(_, text)| text)).collect::<Vec<_>>().join(" ")
 }
 
-/// Returns the template without the lines that compute from the rate how long, for example, 10,000 messages take. Their
-/// numbers follow from the rate, but they are not the rate itself.
+/// Returns the template without the lines that show times computed from the rate, such as the time for 10,000 messages.
+/// Their numbers change with the rate, but they are not the rate itself.
 fn without_times_from_the_rate(template: &str) -> String {
     template.lines().filter(|line| !line.contains("computed from the rate")).collect::<Vec<_>>().join("\n")
 }
@@ -89,7 +90,7 @@ fn numbers(text: &str) -> Vec<&str> {
     tokens.map(|token| token.trim_matches(['.', ','])).filter(|token| !token.is_empty()).collect()
 }
 
-/// Returns true if `number` is one of `values`, rounded to the decimals with which `number` is printed.
+/// Returns true if `number` is one of `values`, rounded to as many decimals as `number` has.
 fn shows(number: &str, values: &[f64]) -> bool {
     let number = number.replace(',', "");
     let decimals = number.split_once('.').map_or(0, |(_, decimals)| decimals.len());
@@ -108,8 +109,8 @@ fn are_one(left: &str, right: &str) -> bool {
         || value(right).is_ok_and(|value| shows(left, &[value]))
 }
 
-/// Returns a copy of the record in which this figure of the stage at `place` has this value. A threshold on the figure
-/// is missed, because its reason must show the value, too.
+/// Returns a copy of `base` in which `figure` of the stage at index `place` has this value. The copy also has a
+/// threshold that the value misses, so that the text about the missed threshold must show the value, too.
 fn with(base: &Record, place: usize, figure: &Figure, value: f64) -> Record {
     let mut record = base.clone();
     let row = &mut record.stages[place];
@@ -169,7 +170,7 @@ fn check(base: &Record, place: usize, figure: &Figure, old: f64, new: f64) {
 }
 
 proptest! {
-    // One case is enough, because it goes through all figures.
+    // One case is enough, because every case goes through all figures.
     #![proptest_config(ProptestConfig::with_cases(1))]
 
     #[test]

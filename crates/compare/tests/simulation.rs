@@ -1,6 +1,6 @@
-//! Simulates comparisons with fixed seeds, to measure how often the method calls two equal programs different, and how
-//! often it finds a real difference. The noise is drawn from a normal distribution, or from 280 measured runs of one
-//! program.
+//! Simulates comparisons with fixed seeds, to measure how often a comparison calls two equal programs different (a
+//! false alarm), and how often it finds a real difference. The noise is drawn from a normal distribution, or from 280
+//! measured runs of one program.
 use mailrun_compare::{
     CompareSettings, ComparedMetric, Gain, LookPlan, MetricFinding, MetricVerdict, RoundRatios, RunValues,
     compare_rounds, compare_runs,
@@ -28,7 +28,7 @@ fn real_runs() -> Vec<RunFigures> {
     rows.iter().map(|row| METRICS.map(|name| row[name].as_f64().expect("it has all metrics"))).collect()
 }
 
-/// Draws the two runs of a round: two measured runs of which the second directly followed the first.
+/// Draws the two runs of a round: a random measured run, and the measured run that directly followed it.
 fn real_pair(runs: &[RunFigures], random: &mut SeededRng) -> (RunFigures, RunFigures) {
     let at = random.below(runs.len() as u64 - 1) as usize;
     (runs[at], runs[at + 1])
@@ -41,7 +41,8 @@ fn independent_pair(runs: &[RunFigures], random: &mut SeededRng) -> (RunFigures,
     (run(), run())
 }
 
-/// Draws two runs whose figures have a standard deviation of 3 %. All metrics of a run share half of the variance.
+/// Draws two runs whose figures have a standard deviation of 3 %. Half of the variance comes from a random number that
+/// all metrics of a run share.
 fn normal_pair(random: &mut SeededRng) -> (RunFigures, RunFigures) {
     let mut run = || {
         let common = normal(random);
@@ -108,7 +109,7 @@ fn is_different(finding: &MetricFinding) -> bool {
     matches!(finding.verdict, MetricVerdict::Better | MetricVerdict::Worse)
 }
 
-/// Returns the share of comparisons of two equal programs in which at least one metric is called different.
+/// Compares two equal programs many times. Returns the share of comparisons that call at least one metric different.
 fn false_alarms(rounds: usize, drift: f64, mut pair: impl FnMut(&mut SeededRng) -> (RunFigures, RunFigures)) -> f64 {
     let count = comparisons();
     let alarms = (0..count).filter(|number| {
@@ -119,7 +120,8 @@ fn false_alarms(rounds: usize, drift: f64, mut pair: impl FnMut(&mut SeededRng) 
     alarms.count() as f64 / count as f64
 }
 
-/// Returns the share of comparisons that call B's rate worse. B's rates are multiplied by `factor`, which is below 1.
+/// Returns the share of comparisons that call B's rate worse than A's. B's rates are multiplied by `factor`, which is
+/// below 1.
 fn power(rounds: usize, factor: f64, runs: &[RunFigures]) -> f64 {
     let count = comparisons();
     let hits = (0..count).filter(|number| {
@@ -200,8 +202,8 @@ fn undecided_differences_are_decided_by_the_rounds_that_are_asked_for() {
     assert!(share(&all) >= 0.65, "{:.3} of {}", share(&all), all.len());
 }
 
-/// Simulates a comparison of stored runs. For each side, draws `count` measured runs from any time, and multiplies B's
-/// rates by `factor`.
+/// Simulates a comparison of stored runs. For each side, draws `count` measured runs at random, and multiplies the
+/// rates of side B by `factor`.
 fn stored_findings(count: usize, factor: f64, seed: u64, runs: &[RunFigures]) -> Vec<MetricFinding> {
     let mut random = SeededRng::new(18, 1_u64, seed);
     let mut side =

@@ -1,5 +1,5 @@
-//! Parses command lines as getopt(3) does if its list of letters begins with `+`. Letters may be joined (`-ab`), an
-//! argument may directly follow its letter (`-l10`), and the first word that is not an option ends the options.
+//! Parses command lines as getopt(3) does if its list of letters begins with `+`: the first word that is not an option
+//! ends the options. Letters may be joined (`-ab`), and an argument may directly follow its letter (`-l10`).
 
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Arguments {

@@ -1,6 +1,6 @@
 //! The `--help` texts: mailrun's own options, the options of the imitated program with a line each, and examples. `-h`
-//! has the meaning that it has in the imitated program. In smtp-sink it sets the host name, in the two Go programs it
-//! prints their usage, and smtp-source does not know it.
+//! does not print them, because it has the same meaning as in the imitated program: smtp-sink sets its host name, the
+//! two Go programs print their own usage, and smtp-source does not know `-h`.
 use std::io::{self, Write};
 
 pub(super) fn is_requested(words: &[String]) -> bool {

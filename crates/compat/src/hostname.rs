@@ -14,8 +14,9 @@ fn excerpt(text: &str) -> String {
     printable(&text.as_bytes()[..text.len().min(MAX_QUOTED_BYTES)])
 }
 
-/// Checks the syntax of a host name, without a lookup. Labels may contain letters, digits, `_`, and, except at their
-/// ends, `-`. Underscores are not legal but accepted, because such hosts exist. A name must not consist only of digits.
+/// Checks the syntax of a host name, without a lookup. Labels may contain letters, digits, `_` and `-`, but may not
+/// begin or end with `-`. Underscores are not legal, but accepted, because hosts with such names exist. A name must not
+/// consist only of digits and dots.
 pub(super) fn check_name(name: &str) -> Result<(), String> {
     let fault = |what: String| Err(format!("valid_hostname: {what}: {}", excerpt(name)));
     if name.is_empty() {
@@ -48,7 +49,7 @@ pub(super) fn check_name(name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks an IPv4 address: four decimal octets. As in Postfix, the first one may be zero only in `0.0.0.0`.
+/// Checks an IPv4 address: four decimal octets. As in Postfix, the first octet may be zero only in `0.0.0.0`.
 pub(super) fn check_ipv4(text: &str) -> Result<(), String> {
     let fault = |what: &str| Err(format!("valid_ipv4_hostaddr: {what}: {}", excerpt(text)));
     let parts: Vec<&str> = text.split('.').collect();

@@ -13,21 +13,21 @@ pub(super) fn strtol(text: &str) -> (i64, &str) {
     if end == 0 {
         return (0, text);
     }
-    // Add each digit with the sign of the number. To negate the sum at the end would not work for the smallest number,
-    // which has no positive counterpart.
+    // Add each digit with the sign of the number. Negating the sum at the end would fail for the smallest `i64`, which
+    // has no positive counterpart.
     let value = digits[..end]
         .bytes()
         .fold(0i64, |n, digit| n.saturating_mul(10).saturating_add(sign * i64::from(digit - b'0')));
     (value, &digits[end..])
 }
 
-/// Parses a number as atoi(3) of a 64-bit glibc does. Text after the digits is ignored, and no digits mean 0. If the
-/// number does not fit into an int, only its lower 32 bits are kept.
+/// Parses a number as atoi(3) of a 64-bit glibc does. Text after the digits is ignored, and a text without digits
+/// means 0. If the number does not fit into an int, only its lower 32 bits are kept.
 pub(super) fn atoi(text: &str) -> i32 {
     strtol(text).0 as i32
 }
 
-/// Parses a number like [`atoi`], but returns `None` unless it is above 0.
+/// Parses a number like [`atoi`], but returns `None` unless the number is above 0.
 pub(super) fn positive(text: &str) -> Option<u32> {
     u32::try_from(atoi(text)).ok().filter(|number| *number > 0)
 }

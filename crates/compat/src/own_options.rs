@@ -50,8 +50,8 @@ impl OwnOptions {
 
 type TakenOption<'w> = (&'w str, &'w str, &'w [String]);
 
-/// Takes an option with a value from the start of a command line. It is written `NAME VALUE` or `NAME=VALUE`. Returns
-/// `None` if the first word is not one of `names`.
+/// Takes an option and its value, written as `NAME VALUE` or `NAME=VALUE`, from the start of a command line. Returns
+/// the name, the value and the remaining words, or `None` if the first word is not one of `names`.
 ///
 /// # Errors
 ///
@@ -67,7 +67,8 @@ pub(super) fn split_option<'w>(words: &'w [String], names: &[&str]) -> Result<Op
     }
 }
 
-/// Command line of an imitated program. `program` is the word by which it was called, which its messages repeat.
+/// Command line of an imitated program. `program` is the word by which the program was called. The program's messages
+/// contain this word.
 #[derive(Debug)]
 pub(crate) struct Invocation {
     pub(crate) program: String,

@@ -1,7 +1,7 @@
 //! Collects the lines of a reply from blocks of input. The caller decides which line is the last.
 
-/// Maximum length of a reply, including all its lines. The imitated programs have no limit, so a server could exhaust
-/// their memory.
+/// Maximum length of a reply in bytes, including all its lines. The imitated programs have no limit, so a server could
+/// exhaust their memory.
 pub(crate) const MAX_REPLY_BYTES: usize = 64 * 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

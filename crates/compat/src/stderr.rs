@@ -1,5 +1,5 @@
-//! Prints messages on standard error in Postfix's format: the word by which the program was called, a label, and one
-//! line.
+//! Prints messages on standard error in Postfix's format: one line that begins with the word by which the program was
+//! called and, for warnings and errors, a label. An example is `smtp-sink: warning: read timeout`.
 use std::io::{self, Write};
 
 #[derive(Debug)]
@@ -12,8 +12,7 @@ impl StderrWriter {
         Self { program: called.to_owned() }
     }
 
-    /// Prints a line, in which `?` replaces characters that are not printable, so that no peer can control the
-    /// terminal.
+    /// Prints a line, with `?` for each character that is not printable, so that no peer can control the terminal.
     pub(super) fn print(&self, text: impl AsRef<[u8]>) {
         let line = format!("{}: {}\n", self.program, printable(text.as_ref()));
         // Ignore the error, because there is no other place to report that standard error cannot be written.

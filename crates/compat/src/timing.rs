@@ -38,7 +38,7 @@ impl Timing {
     }
 }
 
-/// Formats a time and the rate of the messages in it, for example `2.000 s, 500 msg/s`.
+/// Formats a time and the rate of messages in this time, for example `2.000 s, 500 msg/s`.
 pub(super) fn rate(messages: u64, time: Duration) -> String {
     let seconds = time.as_secs_f64().max(1e-9);
     format!("{seconds:.3} s, {:.0} msg/s", messages as f64 / seconds)

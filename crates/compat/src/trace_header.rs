@@ -24,8 +24,9 @@ impl TraceHeaderWriter {
     ///
     /// # Errors
     ///
-    /// Fails if `head` contains an empty line: the text after it would belong to the body, but `head` differs between
-    /// messages, so that no checksum would fit them all. Also fails if the system provides no random bytes.
+    /// Fails if `head` contains an empty line. The text after the empty line would belong to the body, but `head`
+    /// differs between messages, so no checksum would fit all bodies. Also fails if the system provides no random
+    /// bytes.
     pub(super) fn new(head: &[u8], rest: &[u8]) -> Result<Self, String> {
         let message = [b"\r\n", head, rest].concat();
         let body = memchr::memmem::find(&message, EMPTY_LINE).map_or(message.len(), |at| at + EMPTY_LINE.len());

@@ -105,7 +105,7 @@ pub struct LoggedCall {
     /// Time of the call on the monotonic clock, in nanoseconds.
     #[serde(rename = "at")]
     at_ns: u64,
-    /// Wall-clock time, from which the time stamps of files and the age of unsynced changes follow.
+    /// Time of the call on the wall clock. It determines the time stamps of files and the age of unsynced changes.
     time: LogTime,
     pub call: Call,
 }
@@ -139,7 +139,7 @@ impl fmt::Display for Loss {
     }
 }
 
-/// All calls on the disk so far, or the reason why the log has discarded them (`lost`).
+/// All logged calls on the disk so far. If the log has discarded them, `lost` is the reason.
 #[derive(Clone, Debug)]
 pub struct CallLog {
     calls: Vec<LoggedCall>,
@@ -155,7 +155,7 @@ impl CallLog {
     }
 
     /// Logs a call. If the log has no room for the call, it discards all calls, because the files cannot be rebuilt
-    /// from only a part of them.
+    /// from only some of the calls.
     pub(crate) fn push(&mut self, time: SystemTime, call: impl FnOnce() -> Call) {
         if self.lost.is_some() {
             return;

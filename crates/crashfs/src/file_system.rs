@@ -42,10 +42,11 @@ pub struct FileSystem {
     nodes: BTreeMap<Inode, Node>,
     next: Inode,
     capacity: u64,
-    /// Changes of directory entries that are not durable yet, oldest first, each with its time.
+    /// Changes of directory entries that are not durable yet, oldest first. Each has the time at which it was made.
     changes: Vec<(NameChange, SystemTime)>,
     profile: Profile,
-    /// Current time, with which changed files are stamped. The caller sets it, because this type reads no clock.
+    /// Current time, which becomes the time stamp of changed files. The caller sets it, because this type reads no
+    /// clock.
     now: SystemTime,
     log: Option<CallLog>,
 }
@@ -130,8 +131,8 @@ pub enum NameChange {
         from: (Inode, String),
         to: (Inode, String),
         inode: Inode,
-        /// Set if the rename is atomic: the old name disappears when the new name appears. Otherwise, removing the old
-        /// name is a separate change, which a power cut may lose.
+        /// Set if the rename is atomic: the old name disappears when the new name appears. Otherwise, the removal of
+        /// the old name is a separate change, which a power cut may lose.
         is_whole: bool,
     },
 }
@@ -179,8 +180,8 @@ impl NameChange {
         self.directories().contains(&inode)
     }
 
-    /// Returns the two directories whose entries change. If only one directory changes, returns it twice. For a rename
-    /// without `is_whole`, this is only the new directory, because removing the old name is a separate change.
+    /// Returns the two directories whose entries change. If only one directory changes, returns it twice. A rename
+    /// without `is_whole` changes only the new directory, because the removal of the old name is a separate change.
     pub fn directories(&self) -> [Inode; 2] {
         match self {
             Self::Add { directory, .. } | Self::Remove { directory, .. } => [*directory; 2],
@@ -285,7 +286,8 @@ impl File {
     }
 
     /// Chooses at random which part of the unsynced data a power cut leaves. Except with `Strict`, data that extends a
-    /// file survives whole or not at all, because its blocks are allocated only at the write to the disk.
+    /// file survives whole or not at all, because a file system allocates blocks for it only when it writes the data to
+    /// the disk.
     fn choose_survivors(&self, profile: Profile, rng: &mut StdRng) -> SurvivingData {
         let survival = Survival::choose(rng, profile);
         let length = match (survival, self.lengths.last()) {
@@ -322,8 +324,8 @@ impl File {
         SurvivingData { length, sectors: self.versions.iter().filter_map(last).collect() }
     }
 
-    /// Makes the part of the unsynced data durable that survives a power cut, or that a failed sync wrote. Skips a
-    /// length or sector content that the file never had, because somebody may have edited a stored log.
+    /// Makes a part of the unsynced data durable: the part that survives a power cut, or that a failed sync wrote.
+    /// Skips a length or a version of a sector that the file never had, because somebody may have edited a stored log.
     fn make_durable(&mut self, SurvivingData { length, sectors }: &SurvivingData) {
         if self.lengths.contains(length) {
             self.durable.resize(*length, 0);
@@ -338,7 +340,7 @@ impl File {
         }
     }
 
-    /// Returns the file as a power cut leaves it: the durable content, and of the unsynced data only `surviving`.
+    /// Returns the file as a power cut leaves it: the durable content, and the part `surviving` of the unsynced data.
     fn cut(mut self, surviving: Option<&SurvivingData>) -> Self {
         surviving.into_iter().for_each(|data| self.make_durable(data));
         Self { seen: self.durable.clone(), durable: self.durable, ..Self::default() }
@@ -487,7 +489,8 @@ impl FileSystem {
         })
     }
 
-    /// Returns true if the file still has a name after any power cut, because at least one of its names is durable.
+    /// Returns true if at least one name of the file is on the media. Without such a name, a power cut may lose the
+    /// whole file.
     pub fn is_durably_named(&self, inode: Inode) -> bool {
         self.directories().any(|directory| directory.durable.values().any(|named| *named == inode))
     }
@@ -497,7 +500,7 @@ impl FileSystem {
         self.directories().any(|directory| directory.durable.get(name) == Some(&inode))
     }
 
-    /// Returns true if the header of a spool's segment is on the media. As long as the segment is being created, all
+    /// Returns true if the header of a relay's spool segment is on the media. While the relay creates a segment, all
     /// bytes at the place of the header are zeros.
     pub fn has_durable_header(&self, inode: Inode) -> bool {
         const HEADERS_BYTES: usize = 8192;
@@ -746,7 +749,8 @@ impl FileSystem {
         if grows_by > 0 && used.saturating_add(grows_by) > capacity { Err(Errno::NOSPC) } else { Ok(()) }
     }
 
-    /// Makes unsynced data durable if it is so old that the kernel would have written it. Does nothing with `Strict`.
+    /// Makes unsynced data durable if it is so old that the kernel would have written it. Does nothing with `Strict`,
+    /// because POSIX promises nothing about data that was not synced, however old it is.
     fn write_back(&mut self, inode: Inode) -> Result<(), Errno> {
         let now = self.now;
         if self.profile != Profile::Strict {
@@ -760,7 +764,8 @@ impl FileSystem {
         self.record(|| Call::Profile { profile });
     }
 
-    /// Makes the data and the length of a file durable. Depending on the profile, names become durable as well.
+    /// Makes the data and the length of a file durable. With ext4 and xfs, all changes of names become durable as well,
+    /// and with btrfs the names of the file and of the directories above it.
     pub fn sync(&mut self, inode: Inode) -> Result<(), Errno> {
         self.file(inode)?.sync();
         match self.profile {
@@ -810,21 +815,23 @@ impl FileSystem {
         self.make_names_durable(|_| true);
     }
 
-    /// Injects a failed sync of a file, after which a random part of the unsynced data is on the media. `error` is only
-    /// recorded in the log.
+    /// Injects a failed sync of a file, which writes a random part of the unsynced data to the media. `error` is
+    /// recorded in the log of calls, and has no other effect.
     pub fn fail_sync(&mut self, inode: Inode, error: Errno, rng: &mut StdRng) -> Result<(), Errno> {
         let written = self.file(inode)?.choose_written(rng);
         self.fail_sync_after(inode, error_name(error), &written)
     }
 
-    /// Injects a failed sync that writes only the data in `written`. A replay of a log passes the logged value.
+    /// Injects a failed sync that writes only the data in `written`. In a replay of a log, `written` comes from the
+    /// log, so that the same data survives as in the logged run.
     fn fail_sync_after(&mut self, inode: Inode, error: &str, written: &SurvivingData) -> Result<(), Errno> {
         self.file(inode)?.fail_sync(written);
         self.record(|| Call::FailedSync { inode, error: error.to_owned(), written: written.clone() });
         Ok(())
     }
 
-    /// Makes the names in a directory durable, and with ext4 and xfs the names in all other directories as well.
+    /// Makes the names in a directory durable. With ext4 and xfs, the names in all other directories become durable as
+    /// well.
     pub fn sync_directory(&mut self, inode: Inode) -> Result<(), Errno> {
         self.directory(inode)?;
         let syncs_all = self.profile.syncs_all_names();
@@ -858,7 +865,8 @@ impl FileSystem {
         }
     }
 
-    /// Frees files that are not open and that have no name, neither visible nor durable nor in an unsynced change.
+    /// Frees files that are not open and have no name: no name that processes see, no name on the media, and no name in
+    /// an unsynced change.
     fn forget_unused(&mut self) {
         let mut used = BTreeSet::from([ROOT]);
         for directory in self.directories() {
@@ -943,8 +951,8 @@ impl FileSystem {
         Survivors { names, files: dirty.collect() }
     }
 
-    /// Rebuilds the tree after a power cut from the files and directories whose names are durable. All except the root
-    /// directory get new inode numbers, so that the kernel cannot confuse them with files that it remembers.
+    /// Rebuilds the tree after a power cut from the files and directories whose names are durable. All of them except
+    /// the root directory get new inode numbers, so that the kernel cannot confuse them with files that it remembers.
     fn revive(&mut self, surviving: &BTreeMap<Inode, &SurvivingData>) {
         let mut old = std::mem::take(&mut self.nodes);
         // Map each old inode number to the new one, so that all hard links of a file lead to the same restored file.

@@ -1,5 +1,5 @@
-//! A file system for tests of durability, which forgets unsynced data in a simulated power cut. It is kept in memory
-//! and served over FUSE, and its operations can be made to fail.
+//! A file system for tests of durability. A simulated power cut discards unsynced data, and operations can be made to
+//! fail. The file system is kept in memory and served over FUSE.
 #![allow(missing_docs)] // only crates that other programs embed document every public item
 mod calls;
 mod file_system;

@@ -32,11 +32,12 @@ use tempfile::TempDir;
 /// Name of the file system in the first column of /proc/mounts.
 pub const FILE_SYSTEM: &str = "mailrun-power-cut";
 
-/// Time for which the kernel may cache attributes and names: none, because a cache would be wrong after a power cut.
+/// Time for which the kernel may cache attributes and names. It is zero, because a cache would be wrong after a power
+/// cut.
 const NO_CACHE: Duration = Duration::ZERO;
 
-/// Longest time that an operation remains unanswered after a power cut. Callers kill the process within milliseconds,
-/// so the limit matters only if they fail to do so.
+/// Longest time that an operation remains unanswered after a power cut. Callers kill the process that waits for the
+/// answer within milliseconds, so the limit matters only if they fail to do so.
 const UNANSWERED_LIMIT: Duration = Duration::from_secs(60);
 
 /// Flag of a write that returns only when its data is durable. `O_SYNC` includes this flag, and the kernel adds it for
@@ -47,7 +48,8 @@ const O_DSYNC: i32 = 0o10000;
 /// Interval at which the thread that waits for calls of sync(2) checks whether it should end.
 const SYNC_POLL: Duration = Duration::from_millis(50);
 
-/// Failure that the file system can inject into an operation.
+/// Failure that the file system can inject into an operation. Some variants concern only spool segments in use. A spool
+/// segment is a file in which mailrun's relay stores mail. It is in use once its name and its header are on the media.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// A write to a spool segment in use fails and writes nothing.
@@ -61,7 +63,8 @@ pub enum Fault {
     AnyWrite(Errno),
     /// A sync of any file, or a write with `O_DSYNC`, fails once. Some of the file's pages are never written.
     AnySync(Errno),
-    /// The creation of a file fails, or an allocation, write or sync while the file is not in use yet.
+    /// The creation of a file fails, or an allocation, write or sync of a file that is not a spool segment in use, such
+    /// as a segment that is still being created.
     Making(Errno),
     Read(Errno),
 }
@@ -86,11 +89,11 @@ pub struct Hit {
     pub at: Instant,
 }
 
-/// Power cut and fault to inject while processes use the disk. Both are optional, and each of them counts other
-/// operations.
+/// Power cut and fault to inject while processes use the disk. Both are optional. Each of them occurs at the operation
+/// with a certain number, but the two numbers do not count the same operations.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Plan {
-    /// Number of the change or sync at which the power is cut, counted from 1.
+    /// Number of the operation at which the power is cut. The count starts at 1, and includes only changes and syncs.
     pub cut_at: Option<u64>,
     /// A fault, and the number of the operation at which it occurs. Only operations that the fault can affect are
     /// counted, from 1.
@@ -129,14 +132,15 @@ struct State {
     /// Contents of the open directories, by file handle. A process that renames or removes files while it lists them
     /// must still see all other files, so all calls of readdir(2) are answered from the list of the first call.
     listings: HashMap<u64, Vec<(String, Attributes)>>,
-    /// Number of directories opened so far. The newest one has this number as its file handle.
+    /// Number of directories opened so far. The directory opened last has this number as its file handle.
     opened_directories: u64,
 }
 
 #[derive(Clone)]
 struct Shared(Arc<(Mutex<State>, Condvar)>);
 
-/// Thread of the simulation that makes all files durable after each sync(2). It ends when this value is dropped.
+/// Thread that makes all files of the simulated disk durable after each sync(2) of a process. It ends when this value
+/// is dropped.
 struct SyncWatch {
     calls: Arc<Mutex<SyncCalls>>,
     is_over: Arc<AtomicBool>,
@@ -212,7 +216,7 @@ impl Disk {
 
     /// Makes everything durable whenever a process calls sync(2) or syncfs(2). This works only for processes that the
     /// calling thread or its descendants start from now on. A syncfs(2) of another file system counts as well, because
-    /// the kernel reports only that it was called.
+    /// the kernel does not report for which file system it was called.
     ///
     /// # Errors
     ///
@@ -233,8 +237,8 @@ impl Disk {
         Ok(())
     }
 
-    /// Returns the mount point, which only other processes may use, because this process would wait for its own
-    /// answers.
+    /// Returns the mount point, which only other processes may use. This process serves the file system, so it would
+    /// wait for its own answers.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -255,7 +259,8 @@ impl Disk {
         self.shared.lock().hit
     }
 
-    /// Returns the number of changes and syncs of files or directories since the plan was last replaced.
+    /// Returns how many times processes have changed or synced files or directories since the last call of
+    /// [`Disk::plan`].
     pub fn operations(&self) -> u64 {
         self.shared.lock().operations
     }
@@ -299,8 +304,8 @@ impl Disk {
     }
 
     /// Returns the unsupported operations, such as `symlink`, that processes have requested since the last call of this
-    /// method. Shared mappings (mmap(2)) are missing, because Linux before 6.6 refuses them without asking this file
-    /// system.
+    /// method. Shared mappings (mmap(2)) are never in the result, because Linux before 6.6 refuses them without asking
+    /// this file system.
     pub fn take_unsupported(&self) -> BTreeSet<&'static str> {
         std::mem::take(&mut self.shared.lock().unsupported)
     }
@@ -315,8 +320,8 @@ impl Disk {
         self.shared.lock().files.record_calls(limit, clock);
     }
 
-    /// Lets `look` inspect or change the files directly in memory, without an operation of a process. This does not
-    /// count towards the cut and the fault of [`Plan`].
+    /// Lets `look` inspect or change the files directly in memory, without an operation of a process. A [`Plan`]
+    /// therefore does not count what `look` does.
     pub fn with_files<T>(&self, look: impl FnOnce(&mut FileSystem, &mut StdRng) -> T) -> T {
         let State { files, chance, .. } = &mut *self.shared.lock();
         look(files, chance)
@@ -362,7 +367,8 @@ impl Shared {
         Errno::IO
     }
 
-    /// Performs an operation that does not change the files, such as a read. `Plan::cut_at` does not count it.
+    /// Performs an operation that does not change the files, such as a read. Such operations are not counted, so the
+    /// planned power cut never happens in one of them.
     fn look<T>(
         &self,
         operation: Operation,
@@ -378,8 +384,8 @@ impl Shared {
         }
     }
 
-    /// Performs an operation that changes files or names, or makes changes durable. `Plan::cut_at` counts these
-    /// operations, and the power is cut at the operation with that number.
+    /// Performs an operation that changes files or names, or makes changes durable. Counts the operation, and cuts the
+    /// power if the plan says so for an operation with this number.
     fn change<T>(
         &self,
         operation: Operation,

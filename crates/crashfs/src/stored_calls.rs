@@ -16,10 +16,11 @@ use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 use std::path::Path;
 
 const FORMAT: &str = "mailrun-calls/1";
-/// Maximum capacity of the logged disk, in bytes. A log with a larger capacity is rejected, because the files are in
+/// Maximum capacity of the logged disk, in bytes. A log of a larger disk is rejected, because all files are kept in
 /// memory when the calls are repeated.
 const MAX_CAPACITY: u64 = 1 << 30;
-/// Maximum length of a line of a log. The longest line describes a power cut, and lists each sector that survived.
+/// Maximum length of a line of a log, in bytes. The longest lines describe power cuts, and list each sector that
+/// survived.
 const MAX_LINE_BYTES: u64 = 64 << 20;
 
 #[derive(Serialize, Deserialize)]
@@ -77,7 +78,7 @@ impl StoredCalls {
     ///
     /// # Errors
     ///
-    /// Fails if a file cannot be read, is cut off, or is not a log. The error says which line is wrong.
+    /// Fails if a file cannot be read, is cut off, or is not a log. If a line is wrong, the error contains its number.
     pub fn read(calls: &Path, data: &Path) -> io::Result<Self> {
         let mut bytes = BufReader::new(File::open(data)?);
         let mut unread = fs::metadata(data)?.len();

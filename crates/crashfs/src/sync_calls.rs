@@ -1,6 +1,6 @@
 //! Notices calls of sync(2) and syncfs(2), which the kernel does not report to a FUSE file system. A tracing instance
 //! in the kernel records these calls when they return. It records the calls of the thread that called
-//! [`SyncCalls::watch`] and of its descendants or, in a PID namespace, the calls of all processes of the host.
+//! [`SyncCalls::watch`] and of its descendants. In a PID namespace, it records the calls of all processes of the host.
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -13,7 +13,8 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 const USUAL_PLACES: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
-/// Prefix of the name of a tracing instance. The owner's process ID follows, to recognise instances of killed programs.
+/// Prefix of the name of a tracing instance. The process ID of its owner follows, so that instances of killed programs
+/// can be recognised and removed.
 const PREFIX: &str = "mailrun-";
 const BUFFER_KIB: &str = "64";
 
@@ -60,7 +61,8 @@ pub(crate) struct SyncCalls {
 }
 
 impl SyncCalls {
-    /// Begins to watch the processes that the calling thread and its descendants start from now on.
+    /// Begins to watch for sync(2) and syncfs(2) of processes that the calling thread and its descendants start from
+    /// now on.
     pub(crate) fn watch() -> io::Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let tracefs = Tracefs::find()?;
@@ -101,7 +103,7 @@ impl SyncCalls {
         self.pipe.try_clone()
     }
 
-    /// Tests the watch: syncs a file system that has no disk, and returns true if the watch saw this call.
+    /// Tests the tracing: syncs a file system that has no disk (/proc), and returns true if the trace shows this call.
     fn sees_own_call(&mut self) -> io::Result<bool> {
         rustix::fs::syncfs(File::open("/proc/self/stat")?)?;
         Ok(self.take())

@@ -6,7 +6,7 @@ use std::time::Duration;
 /// new file for one that it remembers.
 pub type Inode = u64;
 
-/// Real file system that a disk imitates. It decides which unsynced changes can survive a power cut.
+/// Real file system that a simulated disk imitates. It determines which unsynced changes can survive a power cut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Profile {
@@ -41,7 +41,7 @@ impl Profile {
         }
     }
 
-    /// Returns true if the sync of a file also makes all earlier changes of names durable.
+    /// Returns true if the sync of a file also makes all earlier changes of names durable, in all directories.
     pub(crate) fn syncs_all_names(self) -> bool {
         matches!(self, Self::Ext4 | Self::Xfs)
     }
@@ -83,7 +83,8 @@ pub struct Owner {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Survivors {
-    /// The name changes that survive, as ascending positions in the list of unsynced name changes.
+    /// The name changes that survive. Each is given by its position in the list of unsynced name changes, in ascending
+    /// order.
     pub names: Vec<usize>,
     /// For each file with unsynced data, the part of this data that survives the power cut. A file that is not listed
     /// loses all of its unsynced data.

@@ -19,7 +19,7 @@ fn clock() -> Duration {
     Duration::from_secs(7)
 }
 
-/// Returns a file system with a log of at most `limit` bytes.
+/// Returns a file system that logs its calls. The log may have at most `limit` bytes.
 fn logged(limit: usize) -> FileSystem {
     let mut files = FileSystem::new(CAPACITY);
     files.record_calls(limit, clock);
@@ -79,7 +79,8 @@ proptest! {
         files.set_profile(Profile::ALL[profile]);
         let mut rng = StdRng::seed_from_u64(seed);
         acts.into_iter().for_each(|one| act(&mut files, &mut rng, one));
-        // End with a call, because the log has only the times of calls, and time may have passed since the last one.
+        // End with a call, because the log stores the time only with a call. Otherwise, it would lack the time that
+        // `act` has set since the last call.
         files.turn_off();
         let place = tempfile::tempdir().unwrap();
         let log = stored(&mut files, place.path());

@@ -77,8 +77,8 @@ fn what_a_process_synced_in_any_way_survives_a_power_cut() {
 }
 
 /// Script that moves each file to another directory while it lists the files, as Postfix's queue manager does when it
-/// starts. Then it lists one open directory twice, and makes a file in between. Prints the number of files that the
-/// first listing left out, and the lengths of the other two listings.
+/// starts. Then it lists an open directory, makes a file in this directory, and lists it again. The script prints the
+/// number of files that the first listing left out, and the lengths of the other two listings.
 const MOVER: &str = r#"
 import os, sys
 old, new = [os.path.join(sys.argv[1], name) for name in ("old", "new")]

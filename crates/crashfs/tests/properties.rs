@@ -47,7 +47,7 @@ proptest! {
     #[test]
     fn each_sector_is_as_it_was_when_synced_or_as_it_has_been_since(acts in acts(), seed: u64) {
         let (mut files, inode) = with_file("a");
-        // This has every content that the file has had since the last sync.
+        // `past` has the content of the file after each act since the last sync, beginning with the synced content.
         let mut past = vec![Vec::new()];
         let mut now = Vec::new();
         for act in acts {
@@ -75,7 +75,8 @@ proptest! {
         for (number, sector) in left.chunks(SECTOR).enumerate() {
             let at = |file: &Vec<u8>, byte: usize| file.get(number * SECTOR + byte).copied().unwrap_or(0);
             let is_whole = |file: &Vec<u8>| (0..sector.len()).all(|byte| sector[byte] == at(file, byte));
-            // A torn sector begins like one version, and its rest is zeros, as it was at the last sync.
+            // Only a sector that had only zeros at the last sync can be torn. It then begins like one of the contents
+            // in `past`, and ends with zeros.
             let end = sector.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
             let is_begun = |file: &Vec<u8>| (0..end).all(|byte| sector[byte] == at(file, byte));
             let was_zeros = (0..SECTOR).all(|byte| at(&past[0], byte) == 0);
@@ -114,7 +115,7 @@ proptest! {
     }
 }
 
-/// Returns true if `is_so` holds for some seeds of a cut but not for others.
+/// Returns true if `is_so` returns true for some seeds and false for others. The seed decides what a power cut leaves.
 fn depends_on_chance(is_so: impl Fn(u64) -> bool) -> bool {
     let so = (0..200).filter(|seed| is_so(*seed)).count();
     (1..200).contains(&so)
@@ -273,8 +274,8 @@ fn a_rename_leaves_the_names_that_its_file_system_leaves() {
     };
     let (old_or_new, new) = (&["new", "old"][..], &["new"][..]);
     let (any, new_stays, old_goes) = (&["both", "new", "none", "old"][..], &["both", "new"][..], &["new", "none"][..]);
-    // Each row ends with what may be left on ext4, on XFS, on btrfs, and on a file system that promises only what POSIX
-    // says.
+    // Each row ends with the names that the file may have after a power cut: on ext4, on XFS, on btrfs, and on a file
+    // system that promises only what POSIX says.
     for (situation, calls, allowed) in [
         ("nothing is synced after it", nothing_synced, [old_or_new, old_or_new, old_or_new, any]),
         ("the new directory is synced", new_synced, [new, new, new, new_stays]),
@@ -358,8 +359,8 @@ fn each_profile_keeps_what_its_file_system_keeps() {
         files.sync_directory(ROOT).unwrap();
         (0..4).for_each(|part| files.write(a, part * 1000, &[b'x'; 1000]).unwrap());
     };
-    // Each row ends with what may be under the name a: nothing, an empty file, the old file, the whole new file, or a
-    // part of it.
+    // Each row ends with what may be under the name `a` after a power cut: nothing, an empty file, the old file, the
+    // whole new file, or a part of the new file.
     let all = ["none", "empty", "old", "new", "part"];
     for (situation, calls, profile, allowed) in [
         ("a name after a sync of its file", synced_and_renamed as Calls, Ext4, &["none", "new"][..]),

@@ -16,16 +16,16 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Number of power cuts of the model, with different seeds, from which the states that the model allows are collected.
+/// Number of power cuts of the model. Each has a different seed, and leaves one of the states that the model allows.
 const CUTS: u64 = 2000;
 
 /// Environment variable that is set in the process with a mount namespace of its own. The test needs such a namespace
-/// because other programs would otherwise see its mounts. A program that starts meanwhile in a new namespace, such as a
-/// server of an audit, would keep a copy of these mounts. The image would then stay mounted after the test has
-/// unmounted it, and a copy of the image cannot be mounted at the same time as the image.
+/// because other programs would otherwise see its mounts. If a program, such as a server of an audit, started in a new
+/// namespace during the test, it would keep a copy of these mounts. The image would then stay mounted after the test
+/// has unmounted it, and a copy of the image cannot be mounted at the same time as the image.
 const OWN_MOUNTS: &str = "MAILRUN_OWN_MOUNTS";
 
-/// A call on the file system. A call on a file opens the file before and closes it afterwards.
+/// A call on the file system. For a call on a file, the test opens the file before the call and closes it afterwards.
 #[derive(Clone, Copy, Debug)]
 enum Call {
     /// The creation of an empty file.

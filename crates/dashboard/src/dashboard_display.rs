@@ -37,7 +37,7 @@ const KEY_TIMEOUT: Duration = Duration::from_millis(50);
 const STOP_DELAY: Duration = Duration::from_millis(200);
 /// Elapsed time in seconds after which the dashboard appears. In a shorter run, it would only flash.
 const SHOWN_AFTER_S: f64 = 2.0;
-/// Planned duration of a run in seconds from which on the dashboard appears immediately.
+/// If the planned duration of a run is at least this many seconds, the dashboard appears immediately.
 const SHOWN_AT_ONCE_S: f64 = 5.0;
 /// Share of a run's work after which the dashboard no longer appears, because it would soon disappear again.
 const ALMOST_DONE: f64 = 0.9;
@@ -79,8 +79,8 @@ pub(crate) struct DashboardDisplay {
 }
 
 impl DashboardDisplay {
-    /// Creates the display, or returns `None` if a dashboard cannot or should not be shown. On a small terminal or in
-    /// the background, no dashboard is shown. In CI, a dashboard is shown only if the user asked for it.
+    /// Creates the display, or returns `None` if a dashboard cannot or should not be shown, for example on a small
+    /// terminal or in the background. In CI, a dashboard is shown only if the user asked for it.
     pub(crate) fn new(live: LiveMode) -> Option<Self> {
         let terminals = Terminals {
             stdin: io::stdin().is_terminal(),
@@ -158,8 +158,8 @@ impl Drop for DashboardDisplay {
     }
 }
 
-/// Returns true if the run is long enough for a dashboard: it has lasted for some time or is planned to, and will not
-/// end soon.
+/// Returns true if the run is long enough for a dashboard: it is planned to take a long time, or it has lasted for some
+/// time and will not end soon.
 fn is_long(figures: &RunSnapshot) -> bool {
     let is_timed = figures.goal_messages == 0 && figures.goal_s > 0.0;
     if is_timed && figures.goal_s >= SHOWN_AT_ONCE_S && figures.elapsed_s > 0.0 {
@@ -198,7 +198,7 @@ fn is_large_enough() -> bool {
     size.width >= MIN_COLUMNS && size.height >= MIN_ROWS
 }
 
-/// Returns the size of the terminal or, if the terminal does not tell its size, the minimum size that shows all panes.
+/// Returns the size of the terminal, or the minimum size that shows all panes if the terminal does not tell its size.
 fn size() -> Rect {
     let size = tcgetwinsize(io::stderr()).ok().filter(|size| size.ws_col > 0 && size.ws_row > 0);
     size.map_or(Rect::new(0, 0, MIN_COLUMNS, MIN_ROWS), |size| Rect::new(0, 0, size.ws_col, size.ws_row))

@@ -1,11 +1,12 @@
-//! Stores how a figure, such as a rate, changed during a run. Each bin has the mean of an interval. When all bins are
-//! used, neighbouring bins are merged, so the size stays bounded.
+//! Stores how a figure, such as a rate, changed during a run. Each bin gives the mean of the figure in one interval.
+//! When all bins are used, neighbouring bins are merged, so the size stays bounded.
 
 /// Maximum number of bins in a history. More bins would not be visible, because even a wide terminal has fewer columns.
 const MAX_BINS: usize = 480;
 /// Length of a bin in seconds at the start of a run. It doubles each time bins are merged.
 const BIN_S: f64 = 0.25;
-/// Maximum time of a value in seconds since the start, about thirty years. Later values are recorded at this time.
+/// Maximum time of a value in seconds since the start of the run, about thirty years. Later values are recorded as if
+/// they came at this time.
 const MAX_ELAPSED_S: f64 = 1e9;
 
 #[derive(Clone, Debug)]
@@ -72,8 +73,8 @@ impl History {
     }
 }
 
-/// Returns the length of the time axis in seconds: the planned time of the run, or a round number above the elapsed
-/// time if no time is planned or the run takes longer.
+/// Returns the length of the time axis in seconds: the planned time of the run. If no time is planned, or if the run
+/// takes longer, returns a round number above the elapsed time.
 pub(crate) fn axis_span_s(elapsed_s: f64, goal_s: f64) -> f64 {
     if goal_s >= elapsed_s && goal_s > 0.0 {
         return goal_s;

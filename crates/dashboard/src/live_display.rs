@@ -33,7 +33,7 @@ impl LiveDisplay {
     }
 
     /// Shows a line, unless the previous line was shown only a moment ago. Callers can therefore call this as often as
-    /// they like. While a dashboard is visible, no line is shown. If the line only says what the run waits for, the
+    /// they like. While a dashboard is visible, no line is shown, but if the line says what the run waits for, the
     /// dashboard shows this text.
     pub fn show(&mut self, line: impl FnOnce() -> LiveLine) {
         match &mut self.dashboard {

@@ -53,7 +53,7 @@ impl LiveValues<'_> {
 }
 
 /// Evaluates the thresholds with the figures so far. Some thresholds, such as a minimum count, can still be met until
-/// the run ends, so they are not reported as missed before.
+/// the run ends, so they are not reported as missed during the run.
 pub fn threshold_states(thresholds: &[Threshold], figures: &RunningFigures<'_>) -> Vec<ThresholdState> {
     let state = |threshold: &Threshold| {
         let row = threshold.evaluate(figures);

@@ -64,8 +64,8 @@ pub trait MonitoredLoad: MonitoredRun {
         false
     }
 
-    /// Lets `use_figures` examine the figures so far, for example to evaluate thresholds. A closure receives the
-    /// figures, because they borrow from the run.
+    /// Calls `use_figures` with the figures so far, for example to evaluate thresholds. The figures cannot be returned,
+    /// because they borrow from the run.
     fn with_figures<T>(&self, now: Duration, use_figures: impl FnOnce(&RunningFigures<'_>) -> T) -> T;
 }
 
@@ -78,8 +78,8 @@ pub struct LoadHost {
 
 impl LoadHost {
     /// Begins to measure how busy the host is. Other processes are watched only if the run has a rate or a threshold,
-    /// because only then can they change the verdict. `servers` are the servers that the mail passes. If another
-    /// process already watches the host, the caller passes an empty list to prevent a second watch.
+    /// because only then can they influence whether the run passes. `servers` are the servers that the mail passes. If
+    /// another process already watches the host, the caller passes an empty list to prevent a second watch.
     pub fn observe(has_rate: bool, thresholds: &[&[Threshold]], servers: &[String]) -> Self {
         let is_judged = has_rate || thresholds.iter().any(|list| !list.is_empty());
         let is_watched = is_judged && !servers.is_empty();
@@ -163,7 +163,7 @@ impl<R: MonitoredRun> Monitor<R> {
 
 impl<R: MonitoredLoad> Monitor<R> {
     /// Makes the monitor also observe the host, and end the run when it misses one of the thresholds. `counts_from` is
-    /// the end of the warm-up, from which messages count. Thresholds are first checked one second later.
+    /// the time at which the warm-up ends and messages begin to count. Thresholds are first checked one second later.
     pub fn of_load(self, host: LoadHost, abort_on: &[Threshold], counts_from: Duration) -> Self {
         Self { host, abort_on: abort_on.to_vec(), abort_from: counts_from + ABORT_DELAY, ..self }
     }
@@ -187,8 +187,8 @@ impl<R: MonitoredLoad> Monitor<R> {
         request >= StopRequest::StopNow || is_drained || self.run.is_done(now)
     }
 
-    /// Stops the load, and waits at most `drain` for messages in transit. If the load was already stopped, this keeps
-    /// the first reason and can only shorten the wait, for example because a Locust master asks for that.
+    /// Stops the load, and waits at most `drain` for messages in transit. If the load was already stopped, the first
+    /// reason stays, and the wait can only become shorter, for example because a Locust master asks for that.
     pub fn stop(&mut self, ending: Ending, now: Duration, drain: Duration) {
         let drain_deadline = now + drain;
         let stop = self.stop.get_or_insert(LoadStop { ending, drain_deadline });

@@ -7,7 +7,7 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
-/// Minimum elapsed time in seconds for an estimate of the remaining time, because an earlier one would be far off.
+/// Minimum elapsed time in seconds for an estimate of the remaining time. An earlier estimate would be far off.
 const MIN_ESTIMATE_S: f64 = 1.0;
 const MIN_ESTIMATE_SHARE: f64 = 0.01;
 

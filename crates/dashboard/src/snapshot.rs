@@ -13,7 +13,7 @@ pub struct RunSnapshot {
     /// Time in seconds for which the run creates messages, or 0 if it has no such limit.
     pub goal_s: f64,
     pub messages: MessageCounts,
-    /// Number of accepted messages that are not delivered yet or, without a sink, number of messages in transit.
+    /// Number of accepted messages that are not delivered yet. Without a sink, the number of messages in transit.
     pub queue: u64,
     pub stages: Vec<StageTimes>,
     pub errors: u64,
@@ -69,8 +69,8 @@ impl MessageCounts {
         self.delivered.unwrap_or(self.accepted)
     }
 
-    /// Returns the number of messages that were delivered (without a sink, accepted), rejected, or failed. The run no
-    /// longer waits for them.
+    /// Returns the number of messages for which the run no longer waits, because they were delivered, were rejected, or
+    /// failed. Without a sink, accepted messages count as delivered.
     pub fn settled(&self) -> u64 {
         self.done() + self.rejected + self.failed
     }

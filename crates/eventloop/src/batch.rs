@@ -4,11 +4,11 @@
 //! ```text
 //! epoll ─▶ read, read, read … ─▶ task, task, task … ─▶ write, write, write …
 //! ```
-//! Reading, polling and writing run different code, most of it in the kernel, and each evicts the code of the others
-//! from the first-level caches. If one session were read, polled and written after another, this code would be fetched
-//! anew for each session. With batches, it is fetched once per batch. Software routers work the same way, for example
-//! VPP, which calls it vector packet processing. If a batch has only one event, the loop does not read for the task.
-//! The task then reads directly into its own buffer, which saves a copy.
+//! Reading, polling and writing run different code, most of it in the kernel, and each of them evicts the code of the
+//! others from the first-level caches. If one session were read, polled and written after another, this code would be
+//! fetched anew for each session. With batches, it is fetched once per batch. Software routers work the same way, for
+//! example VPP, which calls it vector packet processing. If a batch has only one event, the loop does not read for the
+//! task. The task then reads directly into its own buffer, which saves a copy.
 use rustix::fd::OwnedFd;
 use std::ops::Range;
 use std::rc::Rc;
@@ -33,8 +33,8 @@ pub(crate) struct ReadAhead {
 }
 
 impl ReadAhead {
-    /// Begins a new batch and discards the input of the previous batch. Before this call, tasks must have taken that
-    /// input, or the caller must have copied it.
+    /// Begins a new batch and discards the input of the previous batch. Before this call, the tasks must have taken
+    /// that input, or the caller must have copied it.
     pub(crate) fn begin(&mut self) {
         self.memory.resize(BATCH_EVENTS * (MAX_READ_AHEAD + CACHE_LINE_BYTES), 0);
         self.used = 0;
@@ -198,8 +198,8 @@ mod tests {
         *count.borrow_mut() += 1;
     }
 
-    /// Exchanges pieces of these lengths with an echo task, on one connection per list. Returns on how many connections
-    /// all pieces came back.
+    /// Exchanges pieces of these lengths with an echo task, on one connection for each list of lengths. Returns the
+    /// number of connections on which all pieces came back.
     fn conversations(lists: Vec<Vec<usize>>, segment: usize, room: usize) -> usize {
         let message_count = Rc::new(RefCell::new(0));
         let count = Rc::clone(&message_count);

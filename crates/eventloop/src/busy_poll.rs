@@ -1,8 +1,8 @@
 //! Busy polling: a worker looks for the next event for a while before it sleeps.
 //!
-//! If processors may sleep when they are idle, waking one takes 20 to 70 µs. With a single session, that is most of a
-//! round trip. With many sessions, there is always an event, so a worker never sleeps and busy polling gains nothing. A
-//! worker that polls occupies a processor that other processes may need.
+//! If processors may sleep when they are idle, waking a processor takes 20 to 70 µs. With a single session, that is
+//! most of a round trip. With many sessions, there is always an event, so a worker never sleeps and busy polling gains
+//! nothing. A worker that polls occupies a processor that other processes may need.
 use std::fmt;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use std::time::Duration;
 /// Time for which a worker looks for events before it sleeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BusyPoll {
-    /// The worker sleeps as soon as there are no events, instead of polling for the next.
+    /// The worker sleeps as soon as there are no events, instead of polling for the next event.
     #[default]
     Off,
     /// After each event, the worker looks for the next one for this long, even if other threads
@@ -69,8 +69,8 @@ pub(crate) fn looked() -> Duration {
     Duration::from_nanos(LOOKED_NS.load(Ordering::Relaxed))
 }
 
-/// Adds the time that a worker has just polled for events without sleeping, but at most `limit`. If more time has
-/// passed, other threads used the processor meanwhile, and that part is not a cost of polling.
+/// Adds the time for which a worker has just polled for events without sleeping, but at most `limit`. If more time has
+/// passed, other threads used the processor during the rest, so the rest is not a cost of polling.
 pub(crate) fn add_look(length: Duration, limit: Duration) {
     LOOKED_NS.fetch_add(length.min(limit).as_nanos() as u64, Ordering::Relaxed);
 }

@@ -1,4 +1,4 @@
-//! Two clocks: measurements use CLOCK_MONOTONIC, which all processes of a host share, and the wall clock is for times
+//! Reads two clocks. Measurements use CLOCK_MONOTONIC, which all processes of a host share. The wall clock is for times
 //! that other hosts see.
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;

@@ -4,7 +4,7 @@ use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io;
 
-/// Raises the limit of open files to `wanted`, or as far as the process is permitted to. Returns
+/// Raises the limit of open files to `wanted`, or as close to it as the process is permitted. Returns
 /// the limit that now holds.
 pub fn raise(wanted: u64) -> u64 {
     let before = getrlimit(Resource::Nofile);
@@ -33,14 +33,14 @@ pub enum ResourceExhausted {
 }
 
 impl ResourceExhausted {
-    /// Returns the resource whose exhaustion caused `error` when a connection was made or accepted, or `None` if the
-    /// error has another cause. Set `from_own_address` if the caller chose the local address of the connection, because
-    /// this changes the meaning of EADDRNOTAVAIL.
+    /// Returns the resource that ran out, if this caused `error` when a connection was made or accepted. Returns `None`
+    /// if the error has another cause. Set `from_own_address` if the caller chose the local address of the connection,
+    /// because this changes the meaning of EADDRNOTAVAIL.
     ///
     /// With a chosen address, EADDRNOTAVAIL means that the address does not belong to this host, which is not a
-    /// shortage. Without one, the kernel returns EADDRNOTAVAIL not only if ports ran out, but also if the host has no
-    /// address of the server's family (IPv4 or IPv6). Callers can recognise the second case, because then no connection
-    /// has ever been established.
+    /// shortage. Without a chosen address, the kernel returns EADDRNOTAVAIL not only if ports ran out, but also if the
+    /// host has no address of the server's family (IPv4 or IPv6). Callers can recognise the second case, because then
+    /// no connection has ever been established.
     pub fn from_error(error: &io::Error, from_own_address: bool) -> Option<Self> {
         match Errno::from_io_error(error)? {
             Errno::MFILE => Some(Self::Descriptors),

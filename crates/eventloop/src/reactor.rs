@@ -38,8 +38,8 @@ const MAX_EVENTS: usize = 1024;
 const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 /// Maximum number of reads or accepts that a task may make before other tasks have their turn.
 const TASK_BUDGET: u32 = 64;
-/// Number of input bytes that count as one more read of [`TASK_BUDGET`], so that 256 KiB use up the whole budget. A
-/// turn therefore stays short even if many peers send faster than their tasks can work.
+/// Number of input bytes that count as one more read, so that 256 KiB use up the whole [`TASK_BUDGET`]. The turn of a
+/// task therefore stays short even if many peers send faster than their tasks can work.
 const BUDGETED_BYTES: usize = 4096;
 const MAIN_TASK: usize = 0;
 const TIMER_TOKEN: u64 = u64::MAX;
@@ -70,7 +70,7 @@ pub(crate) struct Reactor {
     /// or if the input was left over from an earlier turn.
     input_at: Cell<Option<Duration>>,
     tasks: RefCell<Slab<Option<Task>>>,
-    /// Tasks to be polled without an event, for example new tasks, and tasks that used up the reads of their last turn.
+    /// Tasks to be polled without an event, for example new tasks, and tasks that used up the budget of their turn.
     ready_tasks: RefCell<Vec<usize>>,
     current_task: Cell<usize>,
     budget: Cell<u32>,
@@ -219,12 +219,13 @@ fn find_source(sources: &mut Slab<IoSource>, token: u64) -> Option<&mut IoSource
 /// Selects whether a worker shares its table of file descriptors with other threads.
 ///
 /// If threads share the table, the kernel counts each use of a descriptor, with two atomic
-/// operations per system call. With a table of its own, a worker is 5 to 8 % faster in the modes
-/// with the fewest calls per message (measured).
+/// operations per system call. With a table of its own, a worker is 5 to 8 % faster if it makes few
+/// system calls per message (measured).
 ///
 /// A worker with a table of its own cannot use descriptors that other threads open later, and they cannot use its
 /// descriptors. Do not pass descriptors between such a worker and other threads after the worker has begun. Descriptors
-/// that were open before stay open in the old table until the process ends.
+/// that were open before are in both tables. If the worker closes them, they stay open in the shared table until the
+/// process ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FdTable {
     /// All threads of the process share one table of descriptors.
@@ -256,8 +257,8 @@ impl Reactor {
         CURRENT.with_borrow(|current| current.clone()).expect("sockets, timers and tasks live on worker threads only")
     }
 
-    /// Runs `work`, and the tasks that it spawns, on this thread. Tasks that remain when `work`
-    /// ends are dropped.
+    /// Runs `work` on this thread, together with the tasks that it spawns. Drops the tasks that
+    /// remain when `work` ends.
     pub(crate) fn run<T: 'static>(options: WorkerOptions, work: impl Future<Output = T> + 'static) -> io::Result<T> {
         let reactor = Rc::new(Self::new(options)?);
         let before = CURRENT.replace(Some(Rc::clone(&reactor)));
@@ -366,7 +367,7 @@ impl Reactor {
         self.flush_batch();
     }
 
-    /// Sleeps until an event arrives, unless there is work to do at once.
+    /// Sleeps until an event arrives. If there is work to do at once, only takes the events that have already arrived.
     fn wait(&self, events: &mut Vec<Event>) -> io::Result<()> {
         self.timers.arm()?;
         let is_busy = self.wake_queue.has_woken() || !self.ready_tasks.borrow().is_empty();
@@ -600,7 +601,7 @@ impl Reactor {
         self.budget.set(self.budget.get().saturating_sub((count / BUDGETED_BYTES) as u32));
     }
 
-    /// Returns the stored error of a batched write or read, or `None` if there is none.
+    /// Returns the stored error, if any, of a batched write or of a read that the loop made for the task.
     pub(crate) fn error(&self, key: usize) -> Option<Errno> {
         self.sources.borrow()[key].cold.as_ref()?.error
     }
@@ -623,8 +624,8 @@ impl Reactor {
         source.awaits_input = !source.has_input();
     }
 
-    /// Copies input that was read ahead for the task into `room`, and returns its length, or `None`
-    /// if there is none.
+    /// Copies input that was read ahead for the task into `room`, and returns the number of copied
+    /// bytes. Returns `None` if there is no such input.
     pub(crate) fn take_read_ahead(&self, key: usize, room: &mut [u8]) -> Option<Result<usize, Errno>> {
         let mut sources = self.sources.borrow_mut();
         let source = &mut sources[key];
@@ -728,7 +729,7 @@ mod tests {
     use std::rc::Rc;
     use std::task::{Poll, Waker};
 
-    /// Number of connections that have input at the same time, enough for several batches.
+    /// Number of connections that have input at the same time. Their events fill several batches.
     const CONNECTIONS: usize = 3 * BATCH_EVENTS;
 
     fn pair() -> (Socket, UnixStream) {

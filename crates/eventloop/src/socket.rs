@@ -1,6 +1,7 @@
 //! A connection ([`Socket`]) and a listener ([`Acceptor`]), whose events the loop reports to tasks. Each read and each
-//! write is one system call through rustix. libc's `recv` and `send` are cancellation points, which cost each call two
-//! atomic operations in a process with several threads (measured: 0.6 µs per message in lock step).
+//! write is one system call through rustix, and not through libc. In libc, `recv` and `send` are cancellation points,
+//! which cost each call two atomic operations in a process with several threads (measured: 0.6 µs per message in lock
+//! step).
 use crate::batch::MAX_BATCHED_WRITE;
 use crate::endpoint::Endpoint;
 use crate::reactor::{Reactor, SourceKind};
@@ -21,7 +22,7 @@ use std::time::Duration;
 /// Pause before connecting again to a unix-domain socket whose queue of waiting connections is full.
 const CONNECT_RETRY_DELAY: Duration = Duration::from_millis(1);
 
-/// A connection, which only the task that created it may use, because its events wake only that task.
+/// A connection, to be used only by the task that created it. Events of the connection wake only this task.
 pub struct Socket {
     descriptor: Rc<OwnedFd>,
     key: usize,
@@ -29,8 +30,8 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Makes a socket from an accepted connection. Registers it with epoll for the current task,
-    /// which must be the only task that uses it.
+    /// Makes a socket from an accepted connection, and registers it with epoll for the current task.
+    /// No other task may use the socket.
     ///
     /// # Errors
     /// Returns the errors of `epoll_ctl`.
@@ -47,8 +48,8 @@ impl Socket {
         Self::connect_from(None, address).await
     }
 
-    /// Connects from the local address `own`, or from an address that the kernel chooses if `own`
-    /// is `None`.
+    /// Connects from the local address `own`. If `own` is `None`, the kernel chooses the local
+    /// address.
     ///
     /// # Errors
     /// Returns the errors of [`Socket::connect`] and of `bind`.
@@ -66,8 +67,9 @@ impl Socket {
         }
     }
 
-    /// Connects to a TCP address, from the local address `own` if there is one, or to a unix-domain socket. If the
-    /// listen queue of this socket is full, tries again until it has room or the future is dropped.
+    /// Connects to a TCP address or to a unix-domain socket. A TCP connection comes from the local address `own`, if
+    /// there is one. If the listen queue of a unix-domain socket is full, tries again until it has room or the future
+    /// is dropped.
     ///
     /// # Errors
     /// Returns the same errors as [`Socket::connect_from`].
@@ -213,8 +215,8 @@ impl Socket {
         }
     }
 
-    /// Called when a read finds no more bytes. Returns the error of an earlier batched write, which was not known when
-    /// the task wrote, or otherwise 0 for the end of the connection.
+    /// Called when a read finds no more bytes. If an earlier batched write has failed, returns its error, which was not
+    /// known when the task wrote. Otherwise returns 0 for the end of the connection.
     fn eof_or_error(&self) -> io::Result<usize> {
         self.reactor.error(self.key).map_or(Ok(0), |error| Err(error.into()))
     }
@@ -258,7 +260,7 @@ impl Socket {
         self.try_io(|| send(&*self.descriptor, bytes, SendFlags::NOSIGNAL))
     }
 
-    /// Writes as much of several pieces as the socket accepts, in one system call.
+    /// Writes several pieces in one system call, as far as the socket accepts them.
     ///
     /// # Errors
     /// Returns the same errors as [`Socket::try_write`]. `writev` needs no flag against SIGPIPE,
@@ -268,8 +270,8 @@ impl Socket {
         self.try_io(|| rustix::io::writev(&*self.descriptor, pieces))
     }
 
-    /// Returns true if no output waits for space in the socket. Some output may still be in the current batch, which
-    /// the loop sends at its end.
+    /// Returns true if no output waits for space in the socket. Some output may still be in the current batch, and the
+    /// loop sends it at the end of the batch.
     pub fn is_flushed(&self) -> bool {
         self.reactor.is_flushed(self.key)
     }
@@ -331,7 +333,7 @@ impl AsFd for Socket {
     }
 }
 
-/// A listening socket, which only the task that created it may use, because its events wake only that task.
+/// A listening socket, to be used only by the task that created it. New connections wake only this task.
 pub struct Acceptor {
     listener: OwnedFd,
     key: usize,

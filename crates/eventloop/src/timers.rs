@@ -1,5 +1,5 @@
-//! All timers of a worker share one timerfd, which is precise to a microsecond and is set again only for an earlier
-//! timer.
+//! All timers of a worker share one timerfd. It is precise to a microsecond, and is set again only if a timer is due
+//! earlier than the time to which it is set.
 use crate::clock;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};

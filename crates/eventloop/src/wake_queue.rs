@@ -23,7 +23,8 @@ struct TaskWaker {
 }
 
 impl WakeQueue {
-    /// Records the calling thread as the event loop's own, because only wakes from other threads need a system call.
+    /// Creates the queue for an event loop on the calling thread. The queue records this thread, because only wakes
+    /// from other threads need a system call.
     pub(crate) fn new() -> io::Result<Self> {
         let eventfd = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
         let owner = thread::current().id();
@@ -35,7 +36,7 @@ impl WakeQueue {
     }
 
     /// Returns the descriptor that becomes readable when another thread wakes a task. It must be
-    /// registered as edge-triggered, because nothing ever reads its counter.
+    /// registered as edge-triggered, because its counter is never read, so it stays readable.
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
         self.eventfd.as_fd()
     }

@@ -7,7 +7,7 @@ use std::task::Poll;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Returns the number of tasks of this process that ended with a panic. Each panic is a bug, whose
+/// Returns the number of tasks of this process that ended with a panic. Each panic is a bug, and its
 /// details are on standard error. The other tasks continue, so a program must query this number to
 /// report panics.
 pub fn failed_tasks() -> u64 {
@@ -37,7 +37,7 @@ where
     std::thread::Builder::new().name(name.to_owned()).spawn(move || Reactor::run(options, work()))
 }
 
-/// Runs `work` and the tasks that it spawns on this thread, and drops these tasks when `work` ends.
+/// Runs `work` on this thread, together with the tasks that it spawns. Drops these tasks when `work` ends.
 ///
 /// # Errors
 /// Fails if the event loop cannot be made because there are no more file descriptors.
@@ -45,7 +45,7 @@ pub fn run_with<T: 'static>(options: WorkerOptions, work: impl Future<Output = T
     Reactor::run(options, work)
 }
 
-/// Runs `work` and the tasks that it spawns on this thread, like [`run_with`], but with default options.
+/// Runs `work` on this thread, together with the tasks that it spawns, like [`run_with`], but with default options.
 ///
 /// # Errors
 /// Fails if the event loop cannot be made because there are no more file descriptors.

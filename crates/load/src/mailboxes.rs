@@ -8,7 +8,7 @@ use mailrun_smtp::Path;
 use mailrun_smtp::sasl::{Credentials, Mechanisms};
 use std::collections::HashMap;
 
-/// Maximum number of mailboxes that all patterns together may stand for.
+/// Maximum number of mailboxes to which all patterns together may expand.
 const MAX_MAILBOXES: u64 = 100_000;
 
 #[derive(Clone)]
@@ -20,8 +20,8 @@ pub enum Passwords {
 
 impl Passwords {
     /// Parses a password file, which has either one password for all users in its first line, or `name:password` in
-    /// each line. The file has names if its first line begins with one of `users` and a colon. A colon alone proves
-    /// nothing, because a password may contain one.
+    /// each line. The file has names if its first line begins with one of `users` and a colon. A colon alone does not
+    /// prove this, because a password may contain a colon.
     pub fn parse(text: &str, users: &[&str]) -> Self {
         let first = text.lines().next().unwrap_or_default();
         let has_names = first.split_once(':').is_some_and(|(name, _)| users.contains(&name));

@@ -1,7 +1,7 @@
 //! Passes the counts of a worker to the collector. Two tallies circulate: the worker counts in one of them while the
-//! collector adds up the other and clears it. If the collector falls behind, for example because its terminal is
-//! stopped with Ctrl-S, the worker goes on counting in its current tally. A slow collector therefore costs no memory,
-//! because there is never a third tally.
+//! collector adds the other to its sums and clears it. If the collector falls behind, for example because its terminal
+//! is stopped with Ctrl-S, the worker goes on counting in its current tally. A slow collector therefore costs no
+//! memory, because there is never a third tally.
 use std::sync::mpsc::{Receiver, Sender, SyncSender, sync_channel};
 
 const TALLIES: usize = 2;
@@ -27,8 +27,8 @@ impl<T> TallySender<T> {
         Self { collector, empty_tx, empty_rx }
     }
 
-    /// Returns the spare tally, or `None` while the collector still adds it up. When the worker gets the spare tally,
-    /// it should send its current tally and go on counting in the spare one.
+    /// Returns the spare tally, or `None` while the collector still has it. A worker that gets the spare tally should
+    /// send its current tally and go on counting in the spare tally.
     pub(crate) fn take_empty(&self) -> Option<Box<T>> {
         self.empty_rx.try_recv().ok()
     }

@@ -1,13 +1,14 @@
-//! Measures the difference between this host's clock and the master's with several exchanges of messages. Only the
-//! exchange with the shortest round trip counts, because the error is at most half of the round trip.
+//! Measures the difference between this host's clock and the clock of the Locust master, with several exchanges of
+//! messages. The error of an exchange is at most half of its round trip, so only the exchange with the shortest round
+//! trip counts.
 use std::time::Duration;
 
 const EXCHANGES: u32 = 8;
 const INTERVAL: Duration = Duration::from_secs(30);
 /// Time after which a question to the master counts as unanswered, so that another one may be sent.
 const ANSWER_LIMIT: Duration = Duration::from_secs(1);
-/// Assumed maximum drift between two ordinary clocks: 50 µs per second. The possible error of a measurement grows by
-/// this much while it ages.
+/// Assumed maximum drift between two ordinary clocks: 50 µs per second. The possible error of a measurement grows at
+/// this rate as the measurement ages.
 const DRIFT: f64 = 50e-6;
 /// Maximum difference of the clocks: ten years. A larger difference cannot come from a real clock and is discarded.
 const MOST_OFFSET_S: f64 = 315_360_000.0;
@@ -35,9 +36,9 @@ pub struct MasterClockExchange {
 }
 
 impl MasterClockExchange {
-    /// Returns `unix_s` if the worker should now ask the master for its clock. `unix_s` is this host's Unix time, which
-    /// the question contains. The caller must send the question at once, because a delay would increase the measured
-    /// round trip.
+    /// Returns `unix_s` if the worker should now ask the master for the time on its clock. `unix_s` is this host's Unix
+    /// time, which the question contains. The caller must send the question at once, because a delay would increase the
+    /// measured round trip.
     pub fn question(&mut self, now: Duration, unix_s: f64) -> Option<f64> {
         let is_waiting = self.asked.is_some_and(|(_, at)| now.saturating_sub(at) < ANSWER_LIMIT);
         if is_waiting || (self.left == 0 && now < self.next) {
@@ -53,8 +54,8 @@ impl MasterClockExchange {
     }
 
     /// Computes the clock offset from a master's answer. `sent_s` repeats the time in the question, and `master_s` is
-    /// the master's clock when the question arrived. Ignores answers to earlier questions, because only the times of
-    /// the latest question are known.
+    /// the time on the master's clock when the question arrived. Ignores answers to earlier questions, because only the
+    /// times of the latest question are known.
     pub fn answer(&mut self, sent_s: f64, master_s: f64, now: Duration) {
         let Some((asked_s, at)) = self.asked.filter(|(asked_s, _)| *asked_s == sent_s) else { return };
         self.asked = None;

@@ -19,8 +19,8 @@ pub enum MasterCommand {
     Quit,
     Reconnect,
     Heartbeat,
-    /// The time on the master's clock, for which the worker has asked. Only a master that runs mailrun's locustfile
-    /// answers this question.
+    /// The master's answer to the worker's question about the time on the master's clock. Only a master that runs
+    /// mailrun's locustfile answers this question.
     Clock {
         sent_s: f64,
         /// Unix time on the master's clock when the question arrived.
@@ -31,8 +31,8 @@ pub enum MasterCommand {
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SpawnTarget {
-    /// The master's Unix time when it sent the `spawn`. The worker ignores a `spawn` that is not newer than the last
-    /// one.
+    /// The master's Unix time when it sent the `spawn`. The worker ignores a `spawn` that is not newer than the one
+    /// before.
     pub timestamp: f64,
     pub classes: Vec<(String, u64)>,
     pub host: Option<String>,

@@ -7,7 +7,7 @@
 //! The peer is not trusted, so the length of frames and the number of unread messages are limited.
 use std::collections::VecDeque;
 
-/// Maximum length of a frame: 1 MiB. A `spawn` of Locust has only some kilobytes.
+/// Maximum length of a frame: 1 MiB. Locust's `spawn` message has only a few kilobytes.
 const MAX_FRAME_BYTES: u64 = 1 << 20;
 /// Maximum number of unread messages. A master sends a few per second.
 const MAX_WAITING: usize = 4_096;
@@ -57,7 +57,8 @@ pub struct DealerConnection {
 }
 
 impl DealerConnection {
-    /// Starts a connection: queues ZMTP's greeting and READY command for the peer. `identity` must have 1 to 255 bytes.
+    /// Starts a connection, with the greeting and the READY command of ZMTP as the first bytes for the peer. `identity`
+    /// must have 1 to 255 bytes.
     pub fn new(identity: &str) -> Self {
         let mut output = vec![0; GREETING_BYTES];
         output[0] = 0xFF;
@@ -84,7 +85,7 @@ impl DealerConnection {
         put_frame(to, 0, message);
     }
 
-    /// Moves all bytes that must be written to the peer to the end of `to`.
+    /// Appends to `to` all bytes that the caller must now send to the peer.
     pub fn transmit(&mut self, to: &mut Vec<u8>) {
         to.append(&mut self.output);
     }

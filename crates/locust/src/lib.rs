@@ -4,8 +4,7 @@
 //! bytes of the master ─→ dealer (ZMTP 3) ─→ command (msgpack, hostile) ─→ worker ─→ actions: sessions, stop, reconnect
 //!   the load's counts ─→ message (only what a master survives) ◄───────────┘
 //! ```
-//! The decision 0021 (docs/decisions/0021-a-locust-worker-of-our-own.md) says why we implement ZeroMQ's frames
-//! ourselves.
+//! Decision 0021 (docs/decisions/0021-a-locust-worker-of-our-own.md) says why we implement ZeroMQ's frames ourselves.
 #![allow(missing_docs)] // only crates that other programs embed document every public item
 #![forbid(unsafe_code)]
 #[cfg(any(test, feature = "checks"))]

@@ -116,7 +116,7 @@ pub struct StatsReport {
     /// Full latency histograms, which only a master with mailrun's locustfile reads. Locust itself gets only the
     /// rounded `times`.
     pub histograms: Vec<ExactHistogram>,
-    /// Number of the report, starting at 1. A gap shows our locustfile that a report was lost.
+    /// Number of the report, starting at 1. From a gap in the numbers, our locustfile sees that a report was lost.
     pub number: u64,
     /// Set on the last report of a test, so that our locustfile knows that it has all counts.
     pub is_final: bool,
@@ -128,7 +128,8 @@ pub struct StatsReport {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum WorkerMessage {
-    /// Registers the worker at the master. The message has no version of Locust, so the master compares no versions.
+    /// Registers the worker with the master. The message names no version of Locust, so that the master does not
+    /// compare versions.
     ClientReady,
     Heartbeat(UserState, Percent, u64),
     Spawning,
@@ -139,7 +140,8 @@ pub enum WorkerMessage {
     Quit,
     /// Adds a text to the master's table of exceptions.
     Exception(String),
-    /// Asks for the master's clock and contains this host's Unix time. Only a master with our locustfile answers.
+    /// Asks for the time on the master's clock, and contains this host's Unix time. Only a master with our locustfile
+    /// answers.
     Clock(f64),
 }
 
@@ -233,8 +235,8 @@ impl StatsReport {
         map(entries)
     }
 
-    /// Returns the errors by the key that the master uses for them. Equal errors are added up, because the master would
-    /// keep only the last of two entries with the same key.
+    /// Maps each error's key, under which the master stores it, to the error. Equal errors are added up, because the
+    /// master would keep only the last of two entries with the same key.
     fn errors_by_key(&self) -> BTreeMap<String, ErrorEntry> {
         let mut errors = BTreeMap::new();
         for error in &self.errors {

@@ -8,14 +8,14 @@
 //! ```
 //! Two rules keep a test alive when a worker leaves or is late.
 //!
-//! First, masters up to Locust 2.46.3 have a fault. A master lists an identity as *missing* after 3 s without a
-//! heartbeat. At each `quit`, it subtracts the missing identities from the remaining workers, and stops the whole test
-//! if no worker seems to be left. Therefore the worker sends `quit` only on an identity that the master has heard
-//! recently. A worker that has registered again sends `client_stopped` instead.
+//! First, the worker sends `quit` only if the master has recently heard from its identity. A worker that has registered
+//! again sends `client_stopped` instead. The reason is a fault of masters up to Locust 2.46.3. Such a master lists an
+//! identity as *missing* after 3 s without a heartbeat. At each `quit`, it subtracts the missing identities from the
+//! remaining workers, and stops the whole test if no worker seems to be left.
 //!
-//! Second, a restarted master ignores workers that it does not know, so a worker registers again when the master is
-//! silent. Each test has its own run id, so the worker notices when the new master starts another test, and first ends
-//! the load of the old one.
+//! Second, a worker registers again when the master is silent, because a restarted master ignores workers that it does
+//! not know. Each test has its own run id, so the worker notices when the new master starts another test, and first
+//! ends the load of the old test.
 use crate::command::{MasterCommand, SpawnTarget};
 use crate::message::{ClassCounts, Percent, UserState, WorkerMessage};
 use std::collections::VecDeque;
@@ -26,12 +26,12 @@ const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 const REPORT_INTERVAL: Duration = Duration::from_secs(3);
 const REGISTER_INTERVAL: Duration = Duration::from_secs(5);
 const RECONNECT_DELAY: Duration = Duration::from_secs(1);
-/// Silence after which the master counts as lost, provided that it has answered heartbeats before.
+/// If a master that has answered heartbeats is silent for longer than this, the worker connects and registers again.
 const SILENCE_LIMIT: Duration = Duration::from_secs(10);
 /// Time without contact after which the worker assumes that the master may soon list it as missing. The master does so
 /// after 3 s without a heartbeat.
 const CONTACT_LIMIT: Duration = Duration::from_millis(2_500);
-/// Time for which the load continues without a master. Locust's own workers wait as long.
+/// Time for which the load continues without a master. Locust's own workers wait equally long.
 const ORPHAN_LIMIT: Duration = Duration::from_secs(60);
 /// A master that still runs the test sends a `spawn` within this time after a new registration. If no `spawn` comes,
 /// the master was restarted, so the worker ends the load.
@@ -124,7 +124,7 @@ enum LoadState {
     Active {
         next_report: Duration,
     },
-    /// The load starts no more messages, and its counts are still reported.
+    /// The load starts no more messages, but the counts of its remaining messages will still be reported.
     Draining {
         until: Duration,
     },
@@ -168,7 +168,7 @@ pub struct LocustWorker {
 }
 
 impl LocustWorker {
-    /// Creates a worker without a connection. The first action that it returns is to connect.
+    /// Creates a worker without a connection. The first action that it asks for is [`WorkerAction::Connect`].
     pub fn new(limits: WorkerLimits, now: Duration) -> Self {
         Self {
             limits,
@@ -207,8 +207,8 @@ impl LocustWorker {
         self.is_registered() && self.has_locustfile && self.leaving.is_none()
     }
 
-    /// Must be called when a connection has been made. Its identity must never have been used before, so that no master
-    /// takes it for an older worker.
+    /// Must be called when a connection has been made. The connection must have an identity that was never used before,
+    /// so that no master takes this worker for an older one.
     pub fn connected(&mut self, now: Duration) {
         self.link = Link::Registering { next: now + REGISTER_INTERVAL };
         self.reply_at = None;
@@ -223,7 +223,7 @@ impl LocustWorker {
     }
 
     /// Makes the worker leave the test: it starts no more messages, waits for the messages in progress, sends a last
-    /// report, takes its leave with `quit` or `client_stopped`, and exits.
+    /// report, tells the master with `quit` or `client_stopped` that it leaves, and exits.
     pub fn terminate(&mut self, now: Duration) {
         self.leave(WorkerExit::Terminated, self.limits.drain, now);
     }
@@ -286,7 +286,8 @@ impl LocustWorker {
         self.send(WorkerMessage::Heartbeat(state, processor, memory_bytes));
     }
 
-    /// Returns true if the worker is registered and its last contact is too recent for it to be listed as missing.
+    /// Returns true if the worker is registered, and its last contact with the master is so recent that the master
+    /// cannot have listed it as missing yet.
     fn is_in_contact(&self, now: Duration) -> bool {
         let is_recent = |at: Duration| now.saturating_sub(at) <= CONTACT_LIMIT;
         self.is_registered() && is_recent(self.heartbeat_at) && self.reply_at.is_none_or(is_recent)
@@ -456,7 +457,8 @@ impl LocustWorker {
         }
     }
 
-    /// Sends the last report, because the load has ended or the time for messages in progress is over.
+    /// Ends the draining, because the load has ended or the time for messages in progress is over. Sends the last
+    /// report now, unless the worker is leaving, is not registered, or has been told to run another test.
     fn drained(&mut self) {
         self.load = LoadState::Ending;
         self.classes = self.classes.emptied();
@@ -484,8 +486,8 @@ impl LocustWorker {
     }
 
     /// Drains the load, after which `tick_leaving` sends the last report and exits. If the worker is already leaving,
-    /// the first reason stays, and the earlier deadline applies. For example, a master may send `quit` during a long
-    /// drain, and then listens for only 0.5 s.
+    /// the first reason to exit stays, and the earlier of the two deadlines applies. For example, a master may send
+    /// `quit` during a long drain, and then listens for only 0.5 s.
     fn leave(&mut self, exit: WorkerExit, drain: Duration, now: Duration) {
         let until = now + drain + FAREWELL_LIMIT;
         let (exit, until) = self.leaving.map_or((exit, until), |(first, earlier)| (first, earlier.min(until)));
@@ -494,7 +496,7 @@ impl LocustWorker {
         self.drain(drain, now);
     }
 
-    /// Sends the last report and exits, once the load of a leaving worker has drained. If the master may no longer know
+    /// Once the load of a leaving worker has drained, sends the last report and exits. If the master may no longer know
     /// this worker's identity, the worker registers again first, because the master ignores unknown workers.
     fn tick_leaving(&mut self, now: Duration) {
         let Some((exit, until)) = self.leaving else { return };

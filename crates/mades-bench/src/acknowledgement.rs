@@ -1,6 +1,6 @@
-//! Sends and counts acknowledgement documents about the messages of a run. The bench also plays the receiving business
-//! application, and sends one document back for each message that arrives unchanged. Alternatively, the real receiving
-//! application sends the documents, and the bench waits for them.
+//! Sends and counts acknowledgement documents about the messages of a run. In the role of the receiving business
+//! application, the bench sends back one document for each message that arrives unchanged. Alternatively, the real
+//! receiving application sends the documents, and the bench only waits for them.
 //!
 //! ```text
 //! sender ──▶ outbox ─ ─ endpoints ─ ─▶ inbox ──▶ arrived ──→ due ──→ acknowledgement_sender
@@ -23,8 +23,8 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use tokio::sync::Notify;
 
-/// Maximum number of counted acknowledgements that are about messages of other runs or senders. The bench stores a hash
-/// of each of them, so that it does not count a redelivered document again.
+/// Maximum number of acknowledgements about messages of other runs or senders that the bench counts. The bench stores a
+/// hash of each such acknowledgement, so that it does not count a redelivered document again.
 const MAX_STRANGERS: usize = 16_384;
 
 #[derive(Debug)]
@@ -131,8 +131,8 @@ impl Acknowledgements {
     }
 
     /// Counts an acknowledgement document that is not about this run. Returns false if the document was counted before,
-    /// or if `MAX_STRANGERS` documents were counted. The caller then does not report the document. The bench returns
-    /// such documents to the queue, so the broker may deliver them again.
+    /// or if `MAX_STRANGERS` documents were counted already. The caller then does not report the document. The same
+    /// document can come again, because the bench returns documents that are not about this run to the queue.
     pub(super) fn count_stranger(&self, count: &Cell<u64>, mark: u64) -> bool {
         let mut strangers = self.strangers.borrow_mut();
         let is_new = strangers.len() < MAX_STRANGERS && strangers.insert(mark);
@@ -223,8 +223,8 @@ impl Acknowledgements {
         self.peer_ids.borrow_mut().remove(&peer_id);
     }
 
-    /// Returns the section of the run's record about acknowledgements. `outbox` is the queue to which the bench sent
-    /// them, or `None` if it sent none.
+    /// Returns the section about acknowledgements for the run's record. `outbox` is the queue to which the bench sent
+    /// acknowledgements, or `None` if it sent none.
     pub(super) fn record(&self, outbox: Option<&str>) -> MadesAcknowledgements {
         let counts = &self.counts;
         let AcknowledgementCounts { accepted, returned, refused, failed, corrupt, .. } = counts;

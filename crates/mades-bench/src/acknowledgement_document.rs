@@ -1,5 +1,5 @@
-//! The Acknowledgement_MarketDocument of IEC 62325-451-1. This module writes the bench's documents
-//! and reads received documents.
+//! Writes and reads the Acknowledgement_MarketDocument of IEC 62325-451-1, with which the receiver of a market document
+//! accepts or rejects that document.
 //!
 //! ```xml
 //! <Acknowledgement_MarketDocument xmlns="urn:iec62325.351:tc57wg16:451-1:acknowledgementdocument:8:1">
@@ -7,8 +7,8 @@
 //!   <Reason><code>A01</code><text>Message fully accepted</text></Reason>
 //! </Acknowledgement_MarketDocument>
 //! ```
-//! The reader ignores the namespace, because operators use several versions of the schema. The elements that it reads
-//! are the same in all versions.
+//! The reader ignores the XML namespace, which names the version of the schema, because operators use several versions.
+//! The elements that the reader needs are the same in all versions.
 use super::run_payloads::RunPayloads;
 use mailrun_mades::Uuid;
 use mailrun_mades::api::RunMessageId;
@@ -18,8 +18,8 @@ use quick_xml::events::Event;
 use quick_xml::reader::Reader;
 
 const ROOT: &str = "Acknowledgement_MarketDocument";
-/// The name of the root element is searched for only in this many bytes at the beginning of a payload. They leave room
-/// for an XML declaration and comments before the root element.
+/// Number of bytes at the beginning of a payload in which the name of the root element must appear. They leave room for
+/// an XML declaration and comments before the root element.
 const PROLOGUE_BYTES: usize = 1_024;
 /// Maximum size of a document in bytes. Even a document that rejects thousands of time series, each
 /// with its reasons, is smaller.
@@ -83,7 +83,8 @@ impl ReceivedAcknowledgement {
     /// Reads a payload, or returns `None` if the payload is not an acknowledgement document.
     ///
     /// # Errors
-    /// Fails if the payload is an acknowledgement document but cannot be read. The error text gives the reason.
+    /// Fails if the payload is an acknowledgement document but cannot be read, for example because it has no reason
+    /// code. The error says why.
     pub(super) fn read<'o>(octets: impl Iterator<Item = &'o [u8]>) -> Option<Result<Self, String>> {
         let sections: Vec<&[u8]> = octets.collect();
         let Some(front) = sections.first().filter(|first| first.len() >= 2 * PROLOGUE_BYTES || sections.len() == 1)
@@ -102,8 +103,8 @@ impl ReceivedAcknowledgement {
     }
 }
 
-/// Returns the payload if its beginning contains the name of an acknowledgement's root element. This check saves the
-/// parsing of other payloads, which may be megabytes long.
+/// Returns the payload if its beginning contains the name of an acknowledgement's root element. This check avoids
+/// parsing all other payloads, which may be megabytes long.
 fn find_root(octets: &[u8]) -> Option<&[u8]> {
     let front = &octets[..octets.len().min(PROLOGUE_BYTES)];
     if xml::is_utf16(front) {
@@ -182,7 +183,8 @@ fn field<'d>(
     }
 }
 
-/// Appends a piece of an element's text to `value`, which begins without spaces and is cut to `MAX_TEXT_CHARS`.
+/// Appends a piece of an element's text to `value`. Drops white space at the beginning of the text, and cuts `value` to
+/// `MAX_TEXT_CHARS` characters.
 fn append(value: Option<&mut String>, piece: &str) {
     let Some(value) = value else { return };
     let piece = if value.is_empty() { piece.trim_start() } else { piece };

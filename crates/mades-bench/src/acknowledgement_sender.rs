@@ -51,8 +51,8 @@ pub(super) async fn acknowledge(run_state: Rc<MadesRunState>, mut sender: Sender
     Ok(())
 }
 
-/// Keeps the message template for acknowledgement documents, with the component code of the receiver for which it was
-/// made, until the receiver changes. A new template then replaces it.
+/// Keeps the message template for acknowledgement documents, together with the component code of the receiver for which
+/// the template was made. When the receiver changes, a new template replaces the old one.
 #[derive(Default)]
 struct TemplateCache(Option<(String, OutgoingTemplate)>);
 

@@ -18,12 +18,12 @@ const FAILED: &str = "FAILED";
 pub(super) enum Ownership {
     Own,
     Foreign,
-    /// The event names a message only by the id that the endpoint gave it, and the bench does not yet know a message
-    /// with this id.
+    /// The event names its message only by the endpoint's id, and the bench has not learned yet which message has this
+    /// id.
     Unknown(UnmatchedEvent),
 }
 
-/// An event that waits until the bench learns the endpoint's id for the message.
+/// An event that waits until the bench learns which message has the endpoint's id that the event contains.
 #[derive(Debug)]
 pub(super) struct UnmatchedEvent {
     peer_id: u64,
@@ -85,8 +85,9 @@ fn reply(run_state: &MadesRunState, message: &DecodedMessage, now: Duration) -> 
     Ownership::Own
 }
 
-/// Handles the endpoint's reply to an acknowledgement document of the bench, and records a failure. If the endpoint has
-/// accepted the document, stores the id that it gave the document, because later events may name only this id.
+/// Handles the endpoint's reply to an acknowledgement document of the bench. If the reply reports a failure, records
+/// it. If the endpoint has accepted the document, stores the endpoint's id of the document, because later events may
+/// contain only this id.
 fn reply_to_acknowledgement(
     run_state: &MadesRunState,
     acknowledgements: &Acknowledgements,
@@ -120,8 +121,9 @@ fn reply_to_acknowledgement(
     }
 }
 
-/// Counts a failure of an acknowledgement document, unless it was counted before: a broker may deliver a report again
-/// after a lost connection, and an endpoint may report a failure in its reply and in an event.
+/// Records a failure of an acknowledgement document, unless it has been recorded already. The bench may hear of a
+/// failure several times, because a broker may deliver a report again after a lost connection, and an endpoint may
+/// report a failure both in its reply and in an event.
 fn record_document_failure(
     run_state: &MadesRunState,
     sequence: u64,
@@ -163,8 +165,8 @@ fn event(run_state: &MadesRunState, message: &DecodedMessage, now: Duration) -> 
     if match_event(run_state, &unmatched) { Ownership::Own } else { Ownership::Unknown(unmatched) }
 }
 
-/// Looks for the message of an event that contains only the id that the endpoint gave the message. If the bench knows
-/// the id by now, records the event and returns true.
+/// Looks for the message of an event that names the message only by the endpoint's id. If the bench knows this id by
+/// now, records the event and returns true.
 pub(super) fn match_event(run_state: &MadesRunState, unmatched: &UnmatchedEvent) -> bool {
     let UnmatchedEvent { peer_id, state, code, text, received_at } = unmatched;
     if let Some(acknowledgements) = &run_state.acknowledgements
@@ -187,8 +189,8 @@ pub(super) fn match_event(run_state: &MadesRunState, unmatched: &UnmatchedEvent)
     true
 }
 
-/// Handles an event about an acknowledgement document, and records a failure. Forgets the document's id after FAILED
-/// and RECEIVED, because no more events follow them.
+/// Handles an event about an acknowledgement document. If the event reports a failure, records it. Forgets the
+/// document's id after FAILED and RECEIVED, because no more events about the document follow.
 fn event_of_acknowledgement(
     run_state: &MadesRunState,
     acknowledgements: &Acknowledgements,
@@ -275,8 +277,8 @@ fn inbox(run_state: &MadesRunState, message: &DecodedMessage, now: Duration) -> 
     Ownership::Own
 }
 
-/// Records an acknowledgement document from a real receiving application. The document belongs to this run if it names
-/// the mRID of one of the run's documents.
+/// Records an acknowledgement document that a real receiving application sent, and not the bench in its place. The
+/// document belongs to this run if it names the mRID of one of the run's documents.
 fn received_acknowledgement(
     run_state: &MadesRunState,
     acknowledgements: &Acknowledgements,

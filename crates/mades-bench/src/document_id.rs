@@ -1,4 +1,5 @@
-//! The mRID of a market document, by which an acknowledgement document names the document that it acknowledges.
+//! The mRID (identifier) of a market document. An acknowledgement document contains the mRID of the document that it
+//! acknowledges.
 //!
 //! ```text
 //! 0123456789abcdef8000000000000007   UUID without hyphens (RFC 9562, version 8), because

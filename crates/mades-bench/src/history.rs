@@ -11,8 +11,8 @@ use super::stages::MessageFlags;
 
 const PAGE_SHIFT: u32 = 12;
 const PAGE_MESSAGES: usize = 1 << PAGE_SHIFT;
-/// A page with at most this many incomplete messages is packed: only these messages are stored. At the limit, packing
-/// still saves 6 KiB of 8 KiB.
+/// A page with at most this many incomplete messages is packed: only these messages are stored. Even at this limit,
+/// packing shrinks the page from 8 KiB to 2 KiB.
 const MAX_EXCEPTIONS: usize = PAGE_MESSAGES / 8;
 
 #[derive(Debug)]

@@ -1,8 +1,8 @@
-//! A table of the messages in flight, by their number, with a fixed size and memory that is allocated once.
+//! A table of the messages in flight, indexed by message number. Its size is fixed, and its memory is allocated once.
 //!
-//! The lower bits of a message's number select its slot, as in a ring buffer. If that slot is taken, the message goes
-//! to the next free slot (linear probing), so that a slow message delays no other message. The numbers are consecutive,
-//! so nearly every message is in its own slot and is found without hashing.
+//! The lower bits of a message's number select its slot, as in a ring buffer. If a slow message still occupies that
+//! slot, the new message goes to the next free slot (linear probing), so that it need not wait. The numbers are
+//! consecutive, so nearly every message is in its own slot and is found without hashing.
 use super::stages::MessageStage;
 use std::time::Duration;
 
@@ -60,7 +60,7 @@ impl InFlightTable {
         self.count < self.limit
     }
 
-    /// Starts to track a message that is being sent. The table must have room for it, and must not contain its number
+    /// Adds a message that is being sent. The table must have room for the message, and must not contain its number
     /// yet.
     pub(super) fn insert(&mut self, entry: InFlightEntry) {
         debug_assert!(self.has_room() && self.find(entry.sequence).is_none());
@@ -116,8 +116,9 @@ impl InFlightTable {
         None
     }
 
-    /// Closes the gap that a removed message leaves. Moves a message from a later slot into the free slot if its own
-    /// slot is there or before. Otherwise, a search for that message would end too early, at the free slot.
+    /// Closes the gap that a removed message leaves. A message in a later slot moves into the free slot if its number
+    /// selects the free slot or a slot before it. Otherwise, a search for that message would end too early, at the free
+    /// slot.
     fn close_gap(&mut self, mut gap: usize) {
         let mask = self.entries.len() - 1;
         let mut at = self.next_index(gap);

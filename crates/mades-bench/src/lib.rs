@@ -76,8 +76,8 @@ use tokio::task::LocalSet;
 /// record of the run, and also writes the record if an output directory is given.
 ///
 /// # Errors
-/// Fails if the run cannot start: there is no broker or no queue, the credentials are wrong, a file cannot be read or
-/// written, or a signal arrives before the load.
+/// Fails if the run cannot start, for example because a broker or a queue is missing, the credentials are wrong, a file
+/// cannot be read or written, or a signal arrives before the load.
 pub fn run(options: MadesOptions) -> Result<FinishedRun> {
     let run = options.run.map_or_else(new_run_id, Ok)?;
     check_first_due(&options)?;
@@ -165,8 +165,8 @@ async fn execute(
     Ok(FinishedRun { record, write_error: unwritten.or(unlogged) })
 }
 
-/// Purges the queues if the user asks for it, runs the preflight, and attaches to the queues. Returns the links and the
-/// number of purged messages.
+/// Purges the queues and runs the preflight check if the user wants them, and then attaches to the queues. Returns the
+/// links and the number of purged messages.
 async fn open_queues(
     options: &MadesOptions,
     run: mailrun_measurement::RunId,

@@ -18,8 +18,8 @@ use std::time::Duration;
 /// Maximum number of messages in a burst of bids, and maximum number of time series in each message.
 const MAX_BIDS: u32 = 1_000;
 const MAX_TIME_SERIES: u32 = 20_000;
-/// Default numbers of messages and time series. They are the maximum that the Nordic market accepts
-/// for a quarter-hour (mFRR EAM).
+/// Default number of messages in a burst, and default number of time series in each message. They are the maximum that
+/// the Nordic market accepts for a quarter-hour (mFRR EAM).
 const USUAL_BIDS: u32 = 100;
 const USUAL_TIME_SERIES: u32 = 4_000;
 pub const MAX_ACCELERATION: u32 = 1_000;
@@ -39,7 +39,8 @@ pub(super) enum MarketDocument {
 pub(super) enum ShapeTimes {
     /// This number of messages is due at the start of each quarter-hour.
     Burst(u32),
-    /// For each time in this list, a message is due that long before the end of each quarter-hour.
+    /// A message is due at each of these times before the end of each quarter-hour, for example 12 and 3 minutes before
+    /// the end.
     BeforeQuarter(Vec<Duration>),
     /// A message is due at each multiple of this time since midnight. The time must divide a day into equal parts.
     Every(Duration),
@@ -177,7 +178,7 @@ pub struct MarketLoad {
 }
 
 impl MarketLoad {
-    /// Returns the time that a market hour takes in the run. It is shorter than an hour if the market's time is
+    /// Returns how long an hour of market time takes in the run. This is less than an hour if the market's time is
     /// accelerated.
     pub fn hour(&self) -> Duration {
         4 * QUARTER_HOUR / self.acceleration

@@ -9,7 +9,7 @@ use rand::{Rng, SeedableRng};
 use std::fmt::Write;
 
 /// The fixed parts of a market document. The mRID and the trace stand between `before_id` and `head`. All time series
-/// in `time_series` have the same length.
+/// in `time_series` have the same length in bytes.
 pub(super) struct DocumentText {
     pub(super) before_id: Vec<u8>,
     pub(super) head: Vec<u8>,

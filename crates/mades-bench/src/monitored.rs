@@ -1,4 +1,4 @@
-//! Connects a run to its monitor: supplies the progress and the figures, and tells when the run is over.
+//! Reports a run to its monitor, which shows and records the figures. Also tells the monitor when the run is over.
 use super::pacer::PacerAction;
 use super::report::workload;
 use super::run_state::MadesRunState;
@@ -21,7 +21,7 @@ use mailrun_report::load_in_short;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Interval at which the bench looks for messages that have timed out.
+/// Interval at which the bench gives up messages that have timed out, and updates the monitor.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// A gap between two deliveries counts as a stall only if it lasts at least this many seconds.
 const MIN_STALL_S: f64 = 1.0;
@@ -38,7 +38,7 @@ pub(super) struct MadesLoad {
     all_created_at: Option<Duration>,
 }
 
-/// Gives up overdue messages, and keeps the monitor informed, until the run is over.
+/// Gives up messages that have timed out, and updates the monitor, until the run is over.
 pub(super) async fn follow(monitor: &mut Monitor<MadesLoad>, interrupt: &Interrupt) {
     let state = Rc::clone(&monitor.run.state);
     loop {
@@ -211,7 +211,7 @@ fn stage(tracker: &MessageTracker, now: Duration, of: MetricSource) -> Option<Ru
     Some(RunningStage { count, rate_per_s, times: Some(waterfall.latency(stage).clone()), summary: None })
 }
 
-/// Returns the more urgent of the user's and the observer's requests to end the run.
+/// Returns the request of the user or of the observer to end the run, whichever is more urgent.
 fn requested_stop(run_state: &MadesRunState, by_user: StopRequest, now: Duration) -> StopRequest {
     let Some(observer) = &run_state.options.observer else { return by_user };
     let view = RunView { now, began: run_state.began, last_arrival: run_state.last_arrival(), asked: by_user };

@@ -14,12 +14,12 @@ use std::time::Duration;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PayloadKind {
-    /// The payload is a trace header, by which the receiver recognises the message and checks its bytes, and then
-    /// incompressible bytes.
+    /// A trace header, followed by incompressible bytes. The receiver uses the trace to recognise the message and to
+    /// check its bytes.
     Random,
     /// Incompressible bytes without a trace, as go-mades-bench sends them.
     Bare,
-    /// The payload is a market document in XML, which compresses well.
+    /// A market document in XML, which compresses well.
     Xml,
     File(PathBuf),
 }
@@ -97,11 +97,11 @@ pub struct MadesOptions {
     pub first_number: u64,
     /// Set if the broker must keep the messages over a restart.
     pub is_durable: bool,
-    /// Maximum number of messages that are created but not finished.
+    /// Maximum number of messages in flight, which means created but not finished.
     pub max_in_transit: usize,
     /// Maximum number of transfers that the broker has not confirmed yet.
     pub window: u32,
-    /// Link credit for each queue: number of messages that the broker may send before earlier ones are handled.
+    /// Link credit for each queue: number of messages that the broker may send before the bench settles the first one.
     pub credit: u32,
     /// Rate at which messages become due in an open loop, whatever the speed of the endpoint.
     pub offer: Option<OfferedRate>,
@@ -111,7 +111,7 @@ pub struct MadesOptions {
     pub seed: u64,
     /// If a message is not finished this long after its creation, the bench gives it up.
     pub timeout: Duration,
-    /// Time for which the bench reads the queues after the last answer, to see late messages and duplicates.
+    /// Time for which the bench goes on reading the queues after the last answer, to see late messages and duplicates.
     pub linger: Duration,
     /// Time limit for restoring a lost connection.
     pub reconnect: Duration,
@@ -155,8 +155,8 @@ impl MadesOptions {
         self.duration.into_iter().chain(stages).min()
     }
 
-    /// Returns the mean of the requested rate, or `None` if no rate is requested. Also `None` if the rate changes in
-    /// stages and the load may end before the last of them, because the mean is then unknown.
+    /// Returns the mean of the requested rate, or `None` if the user requested no rate. Also returns `None` if the rate
+    /// changes in stages and the load may end before the last stage, because the mean is then unknown.
     pub(super) fn rate_per_s(&self) -> Option<f64> {
         let offer = self.offer.as_ref()?;
         let is_whole = offer.length().is_none() || (self.messages.is_none() && self.limit() == offer.length());

@@ -9,8 +9,8 @@ use std::time::Duration;
 /// A load of market documents (`--shape`) ends at its time limit. If a message was due before the limit, the bench may
 /// still create it for this long afterwards.
 const GRACE: Duration = Duration::from_secs(1);
-/// In a load at a rate, messages that were due in this last part do not count as missed if the sender has created all
-/// earlier messages, because the load may end before the sender wakes up to create the last ones.
+/// In a load at a rate, messages that were due in this last part of the load do not count as missed if the sender has
+/// created all earlier messages. The load may have ended before the sender woke up to create the last messages.
 const LAST_MOMENTS: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
@@ -56,8 +56,8 @@ impl LoadSchedule {
         }
     }
 
-    /// Returns how long after the end of the load, at `until`, the bench may still create the next message. The result
-    /// is zero, except for a market document (`--shape`) that was due before the end.
+    /// Returns how long the bench may still create the next message after the load has ended at the time `until`. The
+    /// result is zero, except for a market document (`--shape`) that was due before the end.
     fn grace(&self, until: Duration) -> Duration {
         if matches!(self, Self::Market { .. }) && self.due() < until { GRACE } else { Duration::ZERO }
     }
@@ -65,7 +65,7 @@ impl LoadSchedule {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PacerAction {
-    /// The caller must create a message now, and measure the message's latencies from this time.
+    /// The caller must create a message now, and measure the message's latencies from the time in this variant.
     Create(Duration),
     Wait(Duration),
     Stop,
@@ -84,8 +84,8 @@ impl LoadPacer {
         }
     }
 
-    /// Returns the next step: create a message, wait until one is due, or stop. Before it creates the message, the
-    /// caller must check that the limit of messages in flight allows another one.
+    /// Returns the next step: create a message, wait until a message is due, or stop. Before the caller creates a
+    /// message, it must check that the limit of messages in flight allows another one.
     pub(super) fn next(&self, now: Duration) -> PacerAction {
         if self.is_over(now) {
             return PacerAction::Stop;
@@ -139,8 +139,8 @@ impl LoadPacer {
     }
 
     /// Returns the number of messages of an open loop that were due before the end of the load but were not created.
-    /// The load ends at its deadline or when it is stopped. If the bench gave up the run, messages that were due from
-    /// then until the deadline also count as missed. Call this last, because it uses up the schedule.
+    /// The load ends at its deadline or when it is stopped. If the bench gave up the run, messages that were due after
+    /// that and before the deadline also count as missed. Call this last, because it uses up the schedule.
     pub(super) fn missed(&mut self, is_given_up: bool) -> u64 {
         let Some(next) = &mut self.schedule else { return 0 };
         let stopped_at = self.stopped_at.filter(|_| !is_given_up);
@@ -159,7 +159,7 @@ impl LoadPacer {
 
     /// Returns the time at which the offered load ended. If all messages were created, an open loop ends when one more
     /// message would have been due, and a closed loop ends with the last answer. Otherwise the load ends at its
-    /// deadline or when it is stopped, and a closed loop not before its last answer.
+    /// deadline or when it is stopped, but a closed loop does not end before its last answer.
     pub(super) fn offered_until(&self, last_created: Duration, last_heard: Duration) -> Option<Duration> {
         let end = self.deadline.into_iter().chain(self.stopped_at).min();
         match &self.schedule {

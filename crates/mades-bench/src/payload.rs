@@ -44,9 +44,9 @@ pub(super) struct Payloads {
     /// Offset of the mRID in `head`, or `None` if the payload is not an XML document.
     id_at: Option<usize>,
     trace_at: usize,
-    /// The body of a message of the maximum size. The bodies of smaller messages are prefixes of it.
+    /// The body of a message of the maximum size. The bodies of smaller messages are prefixes of this body.
     body: Vec<u8>,
-    /// A body may be cut at multiples of this number of bytes, so that no time series point is cut in two.
+    /// A body is cut only at multiples of this number of bytes, so that no time series point is cut in two.
     unit: usize,
     tail: &'static [u8],
     /// The checksums of the body up to each multiple of [`CHECKSUM_STRIDE`] bytes. The checksum in a trace covers all
@@ -59,7 +59,7 @@ pub(super) struct Payloads {
 
 impl Payloads {
     /// # Errors
-    /// Fails if the file cannot be read, or if a payload does not fit into memory.
+    /// Fails if the file (`--payload`) cannot be read or exceeds 1 GiB, or if a payload does not fit into memory.
     pub(super) fn new(kind: &PayloadKind, sizes: &Distribution, seed: u64, run: RunId) -> Result<Self> {
         let max_bytes = usize::try_from(sizes.max()).context("--payload-size exceeds the memory of this machine")?;
         let payloads = |head: Vec<u8>, body: Vec<u8>, sizes: &Distribution| Self {
@@ -186,8 +186,8 @@ impl Payloads {
         }
     }
 
-    /// Compares those bytes of a block that come before the trace with the bytes that the bench sent, and returns true
-    /// if they are equal. `from` is the offset of the block in the payload.
+    /// Returns true if the bytes of a block that come before the trace are the bytes that the bench sent. `from` is the
+    /// offset of the block in the payload.
     fn is_before_intact(&self, sequence: u64, from: usize, block: &[u8]) -> bool {
         let Some((id_at, before)) = self.id_at.zip(self.head[..self.trace_at].get(from..)) else { return true };
         let id = self.id(sequence).text();
@@ -202,7 +202,8 @@ impl Payloads {
         DocumentId::new(Uuid::from_bytes(self.run.0), sequence)
     }
 
-    /// Returns the mRID of the message's document, or `None` if the payload is not an XML document.
+    /// Returns the mRID of the message's document, or `None` if the payload is not an XML document or is too small to
+    /// have an mRID.
     pub(super) fn document_id(&self, sequence: u64) -> Option<DocumentId> {
         (self.id_at.is_some() && self.is_traced(self.size(sequence))).then(|| self.id(sequence))
     }

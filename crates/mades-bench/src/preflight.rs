@@ -20,7 +20,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Once the message is answered, the check also waits until the message has reached all stages, so that no event or
+/// After the answer to the message, the check also waits until the message has reached all stages, so that no event or
 /// copy of the message is left in the queues. This wait ends at the latest this long after the start of the check.
 const COMPLETION_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time after which the bench tells the user what it waits for.
@@ -110,8 +110,8 @@ fn is_answered(run_state: &MadesRunState) -> bool {
 }
 
 /// Returns an error if the endpoint seems to use another queue than the bench. In this case, nothing comes out of the
-/// bench's queue although the message has reached a later stage. A message that is only slow would not have reached
-/// that stage.
+/// bench's queue although the message has reached a later stage. If the message were only slow, it would not have
+/// reached that stage.
 fn unused_queue(run_state: &MadesRunState) -> Option<anyhow::Error> {
     let MadesOptions { mode, queues, .. } = &run_state.options;
     let tracker = run_state.tracker.borrow();

@@ -18,7 +18,8 @@ use mailrun_net::clock;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// If an event names an unknown id, the receiver searches again at this interval, because the id may become known.
+/// If an event names an unknown id, the receiver looks for the event's message again at this interval, because the
+/// bench may have learned the id by then.
 const MATCH_RETRY_INTERVAL: Duration = Duration::from_millis(20);
 /// Number of messages that are handled before other tasks get a turn.
 const BATCH_LIMIT: usize = 256;

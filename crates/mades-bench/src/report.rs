@@ -25,7 +25,7 @@ pub(super) struct MadesResults<'a> {
     pub(super) series: &'a Series,
     pub(super) usage: &'a UsageSampler,
     pub(super) stalls: Vec<StallRow>,
-    /// The threshold that ended the run, with its value at that time.
+    /// The threshold that ended the run early, with its value at that time, or `None` if no threshold ended the run.
     pub(super) missed_threshold: Option<&'a ThresholdRow>,
     pub(super) surroundings: Surroundings,
     pub(super) purged: u64,
@@ -231,7 +231,7 @@ fn queues(run_state: &MadesRunState) -> Vec<MadesQueue> {
 }
 
 /// Returns the messages that took longest to arrive, in rows of the same type as in an SMTP run. The phase `Body` of a
-/// row is the transfer to the broker, and the phase `Reply` is the wait for the broker's confirmation.
+/// row is the transfer of the message to the broker. The phase `Reply` is the wait for the broker's confirmation.
 fn slowest(run_state: &MadesRunState, origin: Duration) -> Vec<SlowMessage> {
     let ms = |from: Duration, to: Duration| to.saturating_sub(from).as_secs_f64() * 1e3;
     let row = |(elapsed, entry): (Duration, InFlightEntry)| {
@@ -260,8 +260,8 @@ fn slowest(run_state: &MadesRunState, origin: Duration) -> Vec<SlowMessage> {
     run_state.tracker.borrow().slowest().into_iter().map(row).collect()
 }
 
-/// Converts an error of the bench to a row of the error list that SMTP runs use as well. The bench's error code is a
-/// text and not an SMTP reply code, so it becomes part of the row's text.
+/// Converts an error of the bench to a row of the record's error list, whose columns are made for SMTP. The bench's
+/// error code is a text and not an SMTP reply code, so it becomes part of the row's text.
 fn error(trouble: &MadesTrouble, times: Option<TroubleTimes>, origin: Duration) -> ErrorRow {
     let phase = if trouble.kind == "connection" { Phase::Connect } else { Phase::Reply };
     let parts = [&trouble.kind, &trouble.code, &trouble.text];

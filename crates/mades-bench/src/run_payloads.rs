@@ -1,4 +1,5 @@
-//! The payloads of a run, which are all of one kind. In a market's load, however, each shape has its own document.
+//! The payloads of a run. All payloads are of one kind, except in a market's load, in which each shape (`--shape`) has
+//! its own document.
 use super::document_id::DocumentId;
 use super::market::{MarketLoad, MarketShape};
 use super::market_document::DocumentText;
@@ -23,7 +24,7 @@ pub(super) struct RunPayloads {
 
 impl RunPayloads {
     /// # Errors
-    /// Fails if a file cannot be read, or if a payload does not fit into memory.
+    /// Fails if the file (`--payload`) cannot be read or exceeds 1 GiB, or if a payload does not fit into memory.
     pub(super) fn new(options: &MadesOptions, run: RunId) -> Result<Self> {
         let forms = match &options.market {
             Some(load) => load.documents(options.seed, run),

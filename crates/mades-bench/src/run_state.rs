@@ -30,21 +30,22 @@ pub(super) struct MadesRunState {
     pub(super) acknowledgements: Option<Acknowledgements>,
     pub(super) tracker: RefCell<MessageTracker>,
     pub(super) pacer: RefCell<LoadPacer>,
-    /// Wakes the task that waits until it may create another message.
+    /// Wakes the sender, which may be waiting for permission to create another message.
     pub(super) room_notify: Notify,
     /// Number of the message that is being sent. If the connection is lost, the bench sends this message again.
     pub(super) unsent: Cell<Option<u64>>,
-    /// Delays from the due time to the creation of messages. A message counts only if the sender slept until it was
-    /// due, because only then the sender's own late wake-up caused the delay.
+    /// Delays from the due time to the creation of messages. A message counts only if the sender slept until the due
+    /// time and woke up late. In all other cases, earlier messages or a limit have delayed the message.
     pub(super) lag: RefCell<Latencies>,
     /// For each second, the number of messages that were due in it. The monitor collects and clears these numbers.
     pub(super) due_seconds: RefCell<DueSeconds>,
-    /// Number of due messages that had to wait because too many others were in flight or unconfirmed.
+    /// Number of due messages that had to wait because too many other messages were in flight or unconfirmed.
     pub(super) waited_for_room: Cell<u64>,
     pub(super) credit: RefCell<CreditWaits>,
     pub(super) outages: RefCell<Vec<MadesOutage>>,
     pub(super) brokers: RefCell<Vec<MadesBroker>>,
-    /// The user's time-out, if the bench raised it because a threshold allows messages more time.
+    /// The time-out that the user gave, or `None` if the bench uses this time-out. The bench uses a longer time-out if
+    /// a threshold allows messages more time.
     pub(super) raised_from: Option<Duration>,
     pub(super) began: Duration,
     last_arrival: Cell<Duration>,
@@ -60,13 +61,13 @@ pub(super) struct CreditWaits {
     total: Duration,
     since: Option<Duration>,
     /// Start of the latest series of consecutive waits for credit. Without credit, one message after another waits
-    /// until its own time-out, so these waits count as a single one.
+    /// until its own time-out, so these waits count as a single wait.
     blocked_since: Duration,
     ended: Duration,
 }
 
 impl CreditWaits {
-    /// If a wait for credit begins within this time after the last one, both belong to the same series.
+    /// If a wait for credit begins within this time after the last wait, both belong to the same series.
     const MAX_GAP: Duration = Duration::from_millis(50);
 
     pub(super) fn wait(&mut self, now: Duration) {
@@ -82,7 +83,8 @@ impl CreditWaits {
         self.ended = now;
     }
 
-    /// Returns the time since which no message could be sent for lack of credit, or `None` if no message waits now.
+    /// Returns the time since which no message could be sent because the broker gave no credit, or `None` if no message
+    /// waits for credit now.
     fn blocked_since(&self) -> Option<Duration> {
         self.since.map(|_| self.blocked_since)
     }

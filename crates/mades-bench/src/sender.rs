@@ -1,5 +1,5 @@
-//! Waits until a message is due and has room, and sends it. While it waits, it reads the broker's
-//! answers to earlier messages.
+//! Waits until a message is due and the limits of messages in flight allow it, and then sends it. While the sender
+//! waits, it reads the broker's answers to earlier messages.
 use super::pacer::PacerAction;
 use super::run_state::MadesRunState;
 use super::timer_fd::TimerFd;
@@ -42,8 +42,8 @@ pub(super) async fn send(
             continue;
         }
         let Some(settling) = offered? else {
-            // Do not send the message later. Either the broker gave no credit before the message's time-out, at which
-            // the tracker gives up the message, or the run is over.
+            // Do not send the message later. Either the run is over, or the broker gave no credit before the message's
+            // time-out. In the second case, the tracker gives up the message.
             run_state.unsent.set(None);
             continue;
         };
@@ -88,8 +88,8 @@ async fn offer(
     outcome
 }
 
-/// Waits until the next message is due and the limits of messages in flight and of unconfirmed transfers allow it.
-/// Creates the message and returns its number, or `None` if there is nothing more to send.
+/// Waits until the next message is due and the limits of messages in flight and of unconfirmed transfers allow it. Then
+/// creates the message and returns its number. Returns `None` if there is nothing more to send.
 async fn next_message(run_state: &MadesRunState, sender: &SenderLink, timer: &TimerFd) -> Option<u64> {
     if let Some(sequence) = run_state.unsent.get() {
         // Send the message that was being sent when the connection was lost, unless it has timed out since.
@@ -139,9 +139,10 @@ fn create(run_state: &MadesRunState, since: Duration, now: Duration, was_early: 
     sequence
 }
 
-/// Writes messages from a template, and reuses the memory of a payload when nothing refers to the payload any more.
+/// Writes messages from templates. When a payload is no longer in use, its memory is reused for another payload.
 struct MessageBuilder {
-    /// One template for each `--shape`, because shapes can differ in message type, or a single one without `--shape`.
+    /// One template for each `--shape`, because shapes can differ in message type. Without `--shape`, there is a single
+    /// template.
     templates: Vec<OutgoingTemplate>,
     spare: VecDeque<Payload>,
 }

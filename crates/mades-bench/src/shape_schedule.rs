@@ -17,7 +17,7 @@ use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp, tz};
 use std::time::Duration;
 
-/// Maximum number of clock changes that are considered: two a year for a century.
+/// Maximum number of clock changes that the schedule considers: two a year for a century.
 const MAX_CLOCK_CHANGES: usize = 200;
 
 #[derive(Debug)]
@@ -37,7 +37,7 @@ pub(super) struct ShapeSchedule {
 #[derive(Clone, Copy, Debug)]
 struct Span {
     first: u64,
-    /// Number of messages that are due from `origin_ns` until the span begins. They do not belong to the span.
+    /// Number of messages that are due from `origin_ns` until the span begins. The span does not contain them.
     place: u64,
     /// Time from the start of the run to the start of the cycle during which the span begins. It can be negative.
     origin_ns: i128,
@@ -231,7 +231,8 @@ mod tests {
         // When the clocks in Oslo change, 02:00 is skipped in spring and occurs twice in autumn.
         assert_eq!(hours("2026-03-28T23:00:00Z", "every 2h", 4), [0.0, 3.0, 5.0, 7.0]);
         assert_eq!(hours("2026-10-24T22:00:00Z", "every 2h", 5), [0.0, 2.0, 3.0, 5.0, 7.0]);
-        // The cycles take 15 minutes, so a clock change of one hour does not shift them, and one span covers the run.
+        // A clock change of one hour does not shift cycles of 15 minutes. So the schedule does not begin a new span at
+        // the change.
         let quarters = schedule(&["every 5m", "quarter-hour:1x1"], 1, OSLO, "2026-03-29T00:50:00Z");
         assert_eq!(seconds(&quarters, 6), [0.0, 300.0, 600.0, 600.0, 900.0, 1_200.0]);
         assert_eq!(quarters.spans.len(), 1);

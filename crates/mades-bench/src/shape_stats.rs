@@ -1,4 +1,5 @@
-//! Counts and latencies of each `--shape` of a load, and counts of its messages that were due in each quarter-hour.
+//! Counts and latencies of each message shape (`--shape`) of a load. For each quarter-hour, also counts the messages
+//! that were due in it.
 use super::market::MarketLoad;
 use super::options::MadesOptions;
 use super::shape_schedule::ShapeSchedule;
@@ -91,7 +92,7 @@ impl ShapeStats {
     }
 
     /// Returns the settings and the figures of the load, as the record of the run contains them. Times count from
-    /// `origin`. `missed` messages were due but not created.
+    /// `origin`. `missed` is the number of messages that were due but not created.
     pub(super) fn record(&self, options: &MadesOptions, created: u64, missed: u64, origin: Duration) -> MadesMarket {
         let mut stats = self.clone();
         (created..created + missed).for_each(|sequence| stats.due(sequence));

@@ -28,8 +28,8 @@ use tokio::task::JoinSet;
 /// Shortest pause before another attempt to connect. The pause doubles up to `MAX_RECONNECT_DELAY`.
 const MIN_RECONNECT_DELAY: Duration = Duration::from_millis(50);
 const MAX_RECONNECT_DELAY: Duration = Duration::from_secs(1);
-/// Time limit for purging a queue, in which a broker removes a few million messages. Without a limit, another
-/// sender that keeps filling the queue could delay the run forever.
+/// Time limit for purging a queue, which is enough for a few million messages. Without a limit, a sender that keeps
+/// filling the queue could delay the run forever.
 const PURGE_TIMEOUT: Duration = Duration::from_secs(600);
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(12);
 
@@ -79,7 +79,8 @@ pub(super) fn sides(options: &MadesOptions) -> Vec<BrokerSide> {
     match options.mode {
         MadesMode::Endpoint | MadesMode::Toolbox if is_far => {
             let near = BrokerSide { receivers: [outbox.receivers, incoming()].concat(), ..outbox };
-            // The bench sends acknowledgements over the far broker, so it must also read the answers to them there.
+            // The bench sends acknowledgements over the far endpoint's broker, so it must also read the answers to
+            // them there.
             let far = if acknowledger.is_some() { [incoming(), answers()].concat() } else { incoming() };
             vec![near, BrokerSide { acknowledger, receivers: far, ..inbox(None) }]
         }
@@ -284,8 +285,8 @@ impl RunSides {
         Self(tasks)
     }
 
-    /// Ends the run, and tells the broker which messages were accepted. Waits at most
-    /// `CLOSE_TIMEOUT` for a broker that does not answer.
+    /// Ends the run and closes the links, so that the brokers learn which messages were accepted. Stops waiting for the
+    /// brokers after `CLOSE_TIMEOUT`, or when the user asks to stop at once.
     pub(super) async fn stop(mut self, run_state: &MadesRunState, interrupt: &Interrupt) {
         run_state.end();
         tokio::select! {

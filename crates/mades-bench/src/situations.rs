@@ -523,7 +523,8 @@ fn a_busy_host_excuses_what_it_explains() {
 
 #[test]
 fn no_more_messages_are_in_transit_than_there_are() {
-    // The lost message is in transit until its time-out of 60 s, the others for only 1 ms, so the mean is about 1.
+    // The lost message is in transit until its time-out of 60 s, but the others for only 1 ms. On average, about one
+    // message is therefore in transit.
     let ways = each(vec![Way::Arrives { lag: 0.0, took: 0.001 }; 100], 100, Way::Lost { lag: 0.0 });
     let record = run(&ways, 1_000.0, 60.0, 1_000, &[]);
     let mean = record.mades.as_ref().unwrap().in_transit_mean;

@@ -170,11 +170,11 @@ impl MessageFlags {
     pub(super) const DECLINED: Self = Self(1 << 9);
     /// The message was still in the outbox after the end of the run.
     pub(super) const WAITING: Self = Self(1 << 10);
-    /// The broker did not confirm the bench's acknowledgement document before the connection was lost or the time-out
-    /// was over, so nobody knows whether the broker has the document.
+    /// The connection was lost or the time-out passed before the broker confirmed the bench's acknowledgement document.
+    /// It is therefore unknown whether the broker has the document.
     pub(super) const DOCUMENT_IN_DOUBT: Self = Self(1 << 11);
-    /// The endpoint refused the acknowledgement document. The flag makes sure that a refusal is counted once, however
-    /// often the broker delivers the report about it.
+    /// The endpoint refused the acknowledgement document. Because of this flag, a refusal is counted only once, even if
+    /// the broker delivers the report about it several times.
     pub(super) const DOCUMENT_REFUSED: Self = Self(1 << 12);
     pub(super) const DOCUMENT_FAILED: Self = Self(1 << 13);
 
@@ -260,8 +260,8 @@ pub(super) fn fate(mode: MadesMode, flags: MessageFlags, wait: WaitState) -> Mad
     }
 }
 
-/// Returns true if no more answers to a message are expected. Either all stages are reached, or the
-/// broker or the endpoint has reported why the others will not be reached.
+/// Returns true if no more answers to a message are expected. Either the message has reached all stages, or the broker
+/// or the endpoint has reported why it will not reach the remaining stages.
 pub(super) fn is_finished(path: MessagePath, flags: MessageFlags) -> bool {
     let is_answered = !path.stages().contains(&MessageStage::Replied) || flags.has(MessageStage::Replied);
     let is_given_up = flags.contains(MessageFlags::REFUSED) || (flags.contains(MessageFlags::FAILED) && is_answered);
@@ -296,7 +296,7 @@ pub(super) fn is_missing(mode: MadesMode, flags: MessageFlags, wait: WaitState, 
     }
 }
 
-/// An observer of a run, which is called on the thread of the run, so a slow observer slows the run down.
+/// An observer of a run. It is called on the thread of the run, so a slow observer slows the run down.
 pub trait RunObserver: Debug {
     /// Called when a message in flight reaches a stage for the first time. `latency` is the time since the message was
     /// due (open loop) or created.

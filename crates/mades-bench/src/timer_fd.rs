@@ -1,5 +1,5 @@
-//! A timer with a precision of microseconds. The timers of tokio are precise to a millisecond, and
-//! that is the whole interval between two messages at 1,000 messages per second.
+//! A timer with a precision of microseconds. The timers of tokio are only precise to a millisecond, which is the whole
+//! interval between two messages at 1,000 messages per second.
 use anyhow::{Context, Result};
 use mailrun_net::clock;
 use rustix::time::{

@@ -66,8 +66,8 @@ pub(super) struct MessageTracker {
     /// Number of messages that timed out before the broker confirmed them.
     unanswered: u64,
     ended: [u64; MadesFate::COUNT],
-    /// Time of the endpoint's last answer or of the last reconnection, whichever was later.
-    /// `given_up_since_answer` counts the messages that have timed out since then.
+    /// Time of the last answer or of the last reconnection, whichever was later. A confirmation by the broker is no
+    /// answer. `given_up_since_answer` counts the messages that have timed out since then.
     last_answer: Option<Duration>,
     given_up_since_answer: u64,
     /// The highest number of a message that has arrived. `reordered` counts the messages that
@@ -78,8 +78,7 @@ pub(super) struct MessageTracker {
     /// Maps the hash of the id that the endpoint gave a message in flight to the number of the message. The map is
     /// created when an event first names its message only by such an id.
     by_peer_id: Option<HashMap<u64, u64>>,
-    /// Integral of the number of messages in flight over time in seconds, from which the mean is
-    /// computed.
+    /// Integral of the number of messages in flight over the time in seconds. The mean number is computed from it.
     load_s: f64,
     load_since: Duration,
 }
@@ -131,7 +130,7 @@ impl MessageTracker {
         self.next_sequence
     }
 
-    /// Returns the number of messages that finished with this fate. A later arrival does not change the fate.
+    /// Returns the number of messages that finished with this fate. A message that arrives later still counts here.
     pub(super) fn ended(&self, fate: MadesFate) -> u64 {
         self.ended[fate as usize]
     }
@@ -152,8 +151,8 @@ impl MessageTracker {
         self.unanswered
     }
 
-    /// Restarts the measurement of the endpoint's silence, because the endpoint has answered or can
-    /// answer again.
+    /// Measures the endpoint's silence from `now` on, because the endpoint has answered, or can answer again after a
+    /// reconnection.
     pub(super) fn restart_silence(&mut self, now: Duration) {
         self.last_answer = Some(now);
         self.given_up_since_answer = 0;
@@ -166,7 +165,8 @@ impl MessageTracker {
         (self.given_up_since_answer > 1).then(|| now.saturating_sub(since))
     }
 
-    /// Returns true if a message in flight still has to arrive. Other messages in flight wait for a reply or an event.
+    /// Returns true if at least one message in flight has not arrived yet. A message that has arrived can still be in
+    /// flight, because it waits for a reply or an event.
     pub(super) fn awaits_arrival(&self) -> bool {
         self.in_flight.iter().any(|entry| entry.time(self.path.mode.arrival()).is_none())
     }
@@ -179,8 +179,8 @@ impl MessageTracker {
         self.redelivered
     }
 
-    /// Returns the messages that took longest to arrive, with their times, the slowest first.
-    /// Messages that have arrived but are not finished are included.
+    /// Returns the messages that took longest to arrive, with the times that they took, the slowest first. Includes
+    /// messages that have arrived but are still in flight.
     pub(super) fn slowest(&self) -> Vec<(Duration, InFlightEntry)> {
         let mut slowest = self.slowest.clone();
         self.in_flight.iter().for_each(|entry| add_arrived(&mut slowest, self.path.mode, entry));
@@ -241,7 +241,7 @@ impl MessageTracker {
         self.in_flight.find(sequence).is_some()
     }
 
-    /// Returns the time from which the latencies of the message count, or zero if the message is no longer in flight.
+    /// Returns the time at which the latencies of the message begin, or zero if the message is no longer in flight.
     pub(super) fn since(&self, sequence: u64) -> Duration {
         self.in_flight.find(sequence).map_or(Duration::ZERO, |entry| entry.since)
     }
@@ -311,8 +311,8 @@ impl MessageTracker {
         }
     }
 
-    /// Records that an acknowledgement document rejects the message. Returns true if it is the
-    /// first document about the message.
+    /// Records that an acknowledgement document rejects the message. Returns true if it is the first acknowledgement
+    /// document about the message.
     pub(super) fn declined(&mut self, sequence: u64, now: Duration, code: &str, text: &str) -> bool {
         let is_new = self.is_new(sequence, MessageStage::Acknowledged, ReceiveQueue::Inbox);
         if is_new {
@@ -354,14 +354,14 @@ impl MessageTracker {
         stages.filter_map(|stage| self.waterfall.last(*stage)).max()
     }
 
-    /// Records that the connection to these queues was cut. The broker may then deliver the last
-    /// messages again.
+    /// Records that the connection to these queues was cut. If the broker then delivers the last messages again, they
+    /// do not count as duplicates.
     pub(super) fn connection_lost(&mut self, queues: &[ReceiveQueue]) {
         queues.iter().for_each(|queue| self.recent_deliveries[*queue as usize].connection_lost());
     }
 
-    /// Gives up overdue messages. The call is cheap if none is overdue: it looks at only one message, because messages
-    /// become overdue in the order of their numbers.
+    /// Gives up overdue messages. If no message is overdue, the call is cheap: it looks at a single message, because
+    /// messages become overdue in the order of their numbers.
     pub(super) fn expire(&mut self, now: Duration) {
         while self.oldest_open < self.next_sequence {
             match self.in_flight.find(self.oldest_open) {
@@ -409,8 +409,8 @@ impl MessageTracker {
         FinalLedger { ledger, missing }
     }
 
-    /// Returns true if a message reaches a stage for the first time. A repeated stage counts as a
-    /// duplicate unless a cut connection explains it.
+    /// Returns true if a message reaches a stage for the first time. Otherwise counts a duplicate, or a redelivery if
+    /// the connection was cut after the first time.
     fn is_new(&mut self, sequence: u64, stage: MessageStage, queue: ReceiveQueue) -> bool {
         // Recognise a redelivery by message and stage, because one queue carries several different events of a message.
         let mark = sequence * MessageStage::ALL.len() as u64 + stage as u64;
@@ -437,8 +437,8 @@ impl MessageTracker {
         self.add_flags(sequence, flags.with(stage), now);
     }
 
-    /// Adds facts about a message, and removes the message from the table if no more facts are
-    /// expected.
+    /// Adds facts about a message. If no more facts are expected, removes the message from the table of messages in
+    /// flight.
     fn add_flags(&mut self, sequence: u64, flags: MessageFlags, now: Duration) {
         // The broker's confirmation does not end the endpoint's silence, because it does not come from the endpoint.
         if flags != MessageFlags::default().with(MessageStage::Settled) {

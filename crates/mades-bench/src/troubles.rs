@@ -7,8 +7,8 @@ use mailrun_text::printable::clipped;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Maximum number of rows, one for each combination of error kind and code. Further combinations share one row, except
-/// those with a kind in `OWN_CODES`.
+/// Maximum number of rows, one for each combination of error kind and code. Further combinations share one row, unless
+/// their kind is in `OWN_CODES`.
 const MAX_KINDS: usize = 64;
 const MAX_TEXT_CHARS: usize = 200;
 
@@ -17,7 +17,7 @@ const MAX_TEXT_CHARS: usize = 200;
 pub(super) enum TroubleKind {
     /// A connection or a link ended, or could not be opened.
     Connection,
-    /// Messages of other applications use up the receiver's credit, so the bench gets none of its own.
+    /// Messages of other applications use up the receiver's credit, so the bench gets no messages of its own.
     Blocked,
     Returned,
     ErrorReply,
@@ -122,7 +122,7 @@ impl Troubles {
     }
 
     /// Returns the times of the first and the last error for each row that `rows` returns, in the same order. The last
-    /// item is `None`, because no times are kept for the row of further errors.
+    /// item is `None`, because it stands for the shared row of further errors, for which no times are kept.
     pub(super) fn times(&self) -> impl Iterator<Item = Option<TroubleTimes>> + '_ {
         self.counts.values().map(|kind| Some(kind.times)).chain(std::iter::once(None))
     }

@@ -16,14 +16,16 @@ use mailrun_measurement::threshold::Fate;
 use mailrun_measurement::validity::{limits, warnings};
 use mailrun_text::words::{counted, grouped, listed};
 
-/// Maximum 99th percentile of the lag in milliseconds in an open loop. The lag is the time by which the bench itself
-/// created messages too late although the limit of messages in flight allowed them.
+/// If the 99th percentile of an open loop's lag exceeds this number of milliseconds, the verdict says that the bench
+/// fell behind. The lag of a message is the time by which the bench itself created it too late, although the limit of
+/// messages in flight allowed it.
 const LAG_LIMIT_MS: f64 = 10.0;
-/// If a closed loop has on average at least this share of its permitted messages in flight, the limit determines the
-/// latency, and the verdict says so.
+/// If the mean number of a closed loop's messages in flight is at least this share of the limit (`--max-in-transit`),
+/// the limit determines the latency, and the verdict says so.
 const FULL_WINDOW_SHARE: f64 = 0.9;
 
-/// If more than this share of an open loop's messages waited because too many were in flight, the verdict says so.
+/// If more than this share of an open loop's messages waited because too many messages were in flight, the verdict says
+/// so.
 const MAX_WAITED_SHARE: f64 = 0.01;
 
 /// A time without credit or connection explains a missed rate if it is at least this share of the load's duration. A
@@ -34,7 +36,7 @@ const MIN_SHORTFALL_SHARE: f64 = 0.05;
 /// after its last answer. Fewer missing answers may be due to chance.
 const MIN_UNANSWERED: u64 = 20;
 
-/// Maximum number of error codes that a sentence names, because the report lists all of them.
+/// Maximum number of error codes that a sentence of the verdict names. The report lists all of them.
 const MAX_CODES: usize = 4;
 
 /// Judges a run by its record, which must be complete except for the verdict.
@@ -177,8 +179,8 @@ fn faults(record: &Record, mades: &Mades) -> Vec<Reason> {
     faults
 }
 
-/// If the bench seems to read the wrong inbox, returns the end of the sentence about lost messages. The sign of a wrong
-/// inbox is that no message came out of it although messages reached later stages.
+/// If the bench seems to read the wrong inbox, returns a text that says so, for the end of the sentence about lost
+/// messages. The sign of a wrong inbox is that no message came out of it although messages reached later stages.
 fn wrong_inbox(record: &Record, mades: &Mades) -> Option<String> {
     let inbox = mades.queues.iter().find(|queue| queue.role == "inbox").filter(|_| mades.mode != "amqp")?;
     let at = record.stages.iter().position(|row| row.name == Stage::Inbox && row.count == 0)?;
@@ -220,7 +222,7 @@ fn missing_text(mades: &Mades, row: &StageRow) -> String {
     }
 }
 
-/// Returns how many seconds the bench was without a connection. Outages that overlap count once.
+/// Returns how many seconds the bench was without a connection. The time in which outages overlap counts once.
 fn without_connection_s(record: &Record, mades: &Mades) -> f64 {
     let end_s = record.duration_s.max(record.offered_s.unwrap_or_default());
     let span = |outage: &MadesOutage| {
@@ -329,7 +331,7 @@ fn rate_validity(record: &Record, is_our_fault: bool) -> Option<Reason> {
 }
 
 /// Returns the end of a sentence about a missed rate: the reason why due messages could not be sent. If the reason is
-/// unknown, returns advice if messages waited because too many were in flight, and otherwise `None`.
+/// unknown but messages waited because too many were in flight, returns advice instead. Otherwise returns `None`.
 fn shortfall_text(record: &Record) -> Option<String> {
     let waited_for_room = record.mades.as_ref()?.waited_for_room;
     shortfall(record).map(|seen| format!(": {seen}.")).or_else(|| {
@@ -424,8 +426,9 @@ fn notes(record: &Record, mades: &Mades) -> Vec<String> {
     notes
 }
 
-/// Describes messages that were refused, failed or never answered, with the error codes. What became of each of them is
-/// known, so they do not count as missing. Leaves out rejected and failed messages for which the user set a threshold.
+/// Describes, with the error codes, the messages that the broker did not answer, that were rejected, or that the
+/// endpoint gave up. The fate of these messages is known, so they do not count as missing. Leaves out each fate for
+/// which the user set a threshold.
 fn refusals(record: &Record, mades: &Mades) -> Option<Reason> {
     if record.ledger.accepted == Some(0) {
         return Some(Reason::new(Cause::NothingAccepted, "The broker took nothing; see the errors."));

@@ -25,7 +25,7 @@ struct StageStats {
     /// Times from the creation of the messages to the stage, recorded only in an open loop. All other latencies of an
     /// open loop begin when the message was due.
     service: Latencies,
-    /// Time at which the first message after the last call of `take_span` reached the stage. `take_span` clears it.
+    /// Time at which a message first reached the stage after the last call of `take_span`, which clears this time.
     recent_first: Option<Duration>,
 }
 
@@ -163,7 +163,7 @@ impl Waterfall {
         &self.stages[stage as usize].reached.latency
     }
 
-    /// Returns the rate at which messages have reached the stage, or `None` if too few have.
+    /// Returns the rate at which messages have reached the stage, or `None` if too few messages have reached it.
     pub(super) fn rate_per_s(&self, stage: MessageStage) -> Option<f64> {
         self.stages[stage as usize].reached.arrivals.per_s()
     }
@@ -172,7 +172,8 @@ impl Waterfall {
         self.stages[stage as usize].reached.arrivals.last()
     }
 
-    /// Returns when the first and the last message since the previous call reached the stage. `None` if no message did.
+    /// Returns the times at which the first and the last message since the previous call reached the stage. `None` if
+    /// no message reached it.
     pub(super) fn take_span(&mut self, stage: MessageStage) -> Option<(Duration, Duration)> {
         let stats = &mut self.stages[stage as usize];
         stats.recent_first.take().zip(stats.reached.arrivals.last())

@@ -55,7 +55,8 @@ pub struct EndpointOptions {
     /// Returns the time of the host's monotonic clock, so that the times in the message log are
     /// comparable with the times of other processes.
     pub clock: fn() -> Duration,
-    /// Output that gets one line for each message. Without a log, no records are kept, so the memory use is constant.
+    /// Output that gets one line for each message. If this is `None`, the simulator keeps no records of messages, so
+    /// its memory use is constant.
     pub message_log: Option<Box<dyn Write + Send>>,
 }
 
@@ -81,8 +82,8 @@ pub fn run<'a>(
     Box::pin(run_until(options, stop, ready, watch))
 }
 
-/// [`run`] boxes the future of this function, so that the future is compiled once in this crate, and not again in each
-/// crate that calls `run`.
+/// Does the work of [`run`], which boxes the future of this function. The future is therefore compiled only once, in
+/// this crate, and not in each crate that calls `run`.
 async fn run_until(
     options: EndpointOptions,
     mut stop: LocalBoxFuture<'_, ()>,
@@ -219,15 +220,15 @@ impl EndpointRunner {
         count
     }
 
-    /// Returns a UUID in the form of version 4. It is unique because the first UUID of the run was random, and each
-    /// further UUID is one higher.
+    /// Returns a UUID in the form of version 4. It is unique, because the simulator starts at a random number and
+    /// counts up.
     fn next_id(&mut self) -> Uuid {
         self.last_id = self.last_id.wrapping_add(1);
         uuid::Builder::from_random_bytes(self.last_id.to_be_bytes()).into_uuid()
     }
 
-    /// Tells the model which of the sent messages are settled, and which messages B's application has taken from the
-    /// inbox or rejected.
+    /// Tells the model which of the sent messages are settled, and which messages in the inbox B's application has
+    /// accepted or rejected.
     fn note_progress(&mut self) {
         while let Some((key, step, sent)) = self.queues.next_settled() {
             let now = (self.clock)();

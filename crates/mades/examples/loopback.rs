@@ -6,8 +6,7 @@
 //! ```
 //! | client | what it is |
 //! |---|---|
-//! | `state` | the client role of the crate `amqp` on a socket, with one read and one write in each
-//! turn |
+//! | `state` | the client role of the crate `amqp` on a socket, with one read and one write in each turn |
 //! | `client` | `Connection`, which the bench uses |
 //! | `fe2o3` | fe2o3-amqp |
 #![allow(clippy::print_stdout)]
@@ -120,7 +119,7 @@ struct StateClient<'o> {
     received: u64,
 }
 
-/// Measures the client role of the crate `amqp`.
+/// Measures the client role of the crate `amqp`, without the `Connection` that the bench uses.
 async fn state(port: u16, options: &LoopbackOptions) -> Duration {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).await.expect("connected");
     stream.set_nodelay(true).expect("a socket");
@@ -162,8 +161,8 @@ impl<'o> StateClient<'o> {
         }
     }
 
-    /// Handles the bytes that were read, and sends what the limits permit. Returns false when all
-    /// messages are sent and received.
+    /// Handles the bytes that were read, and sends as many messages as the limits permit. Returns false when all
+    /// messages have been sent and received.
     fn work(&mut self, input: &mut BytesMut) -> bool {
         while let Some(event) = self.connection.next_event(input).expect("AMQP") {
             self.handle_event(event);
@@ -286,7 +285,7 @@ async fn client(port: u16, options: &LoopbackOptions) -> Duration {
             }
             count += 1;
         }
-        // The connection tells the broker about the last received messages while this task yields.
+        // Yield, so that the connection can tell the broker that the last messages were accepted.
         tokio::task::yield_now().await;
     });
     let run = Uuid::from_u128(1);
@@ -357,7 +356,7 @@ async fn theirs(port: u16, options: &LoopbackOptions) -> Duration {
     cpu()
 }
 
-/// Builds a message like that of an `OutgoingProperties` template with the types of fe2o3-amqp.
+/// Builds a message with the types of fe2o3-amqp. It is similar to the message of an `OutgoingProperties` template.
 fn their_message(bytes: usize) -> Sendable<Data> {
     let texts = ["receiverCode", "messageType", "businessType", "baMessageID", "senderApplication"];
     let texts = texts.map(|name| (name.to_owned(), "TYPE".to_owned().into()));

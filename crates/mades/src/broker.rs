@@ -13,8 +13,8 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Largest frame in bytes that the client accepts. A message of 1 MB, as go-mades-bench sends, fits
 /// into one frame and is then not copied.
 const MAX_FRAME_SIZE: u32 = 1024 * 1024 + 64 * 1024;
-/// Maximum size in bytes of a message on a link without a limit of its own. All messages of a connection that have
-/// arrived only in part may together take twice this size.
+/// Maximum size in bytes of a message on a link without a limit of its own. All messages of a connection that have not
+/// arrived completely may together take twice this size.
 const MAX_MESSAGE_BYTES: u64 = 64 * 1024 * 1024;
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -30,8 +30,8 @@ pub struct Broker {
     /// Time without a frame after which the broker counts as gone.
     pub idle_timeout: Duration,
     pub max_frame_size: u32,
-    /// Decides whether the client may connect to an address. It is called for every address of the host name, and again
-    /// for each connection, because the name may have another address by then. For example, the drop-in replacement for
+    /// Decides whether the client may connect to an address. Each new connection calls this for every address of the
+    /// host name, because the name may have another address by then. For example, the drop-in replacement for
     /// go-mades-bench refuses public addresses.
     pub is_address_allowed: fn(IpAddr) -> bool,
 }

@@ -5,8 +5,9 @@
 //! ReceiverLink ─── settle ──▶ │ AmqpClientState │               │ driver │ ◀──▶ socket
 //!                ◀─ arrived ─ └─────────────────┘ ◀── input ─── └────────┘
 //! ```
-//! A task that changes `AmqpClientState` wakes the driver to write. Until the scheduler runs the driver, more frames
-//! may gather, and all leave in one system call. A task that waits leaves its waker in the state for the driver.
+//! A task that changes `AmqpClientState` wakes the driver, which writes the output. Until the scheduler runs the
+//! driver, more frames may gather, and all of them are written with one system call. A task that has to wait stores its
+//! waker in the state, so that the driver can wake the task.
 use crate::broker::Broker;
 use crate::error::{self, ConnectionFailure, Error, OpenAttempt, one_line};
 use bytes::{Buf, BytesMut};
@@ -20,8 +21,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 use tokio::sync::{Notify, oneshot};
 
-/// Number of pending output bytes above which sending tasks have to wait. Without this limit, messages that count as
-/// sent could stay in the client's memory for a long time before they reach the socket.
+/// While more output bytes than this wait to be written, sending tasks have to wait. Without this limit, messages that
+/// count as sent could stay in the client's memory for a long time before they reach the socket.
 const PENDING_OUTPUT_LIMIT: usize = 128 << 10;
 
 #[derive(Debug)]
@@ -144,7 +145,7 @@ impl AmqpClientState {
         self.first_bytes.extend_from_slice(&bytes[..bytes.len().min(missing)]);
     }
 
-    /// Writes the frames that are due into the output buffer: returned credit, and the settlements of messages.
+    /// Writes the frames that are due into the output buffer. They return credit and settle messages.
     pub(crate) fn prepare_output(&mut self) {
         // If the peer has asked to drain a link, return the remaining credit. No task needs it, because every task that
         // waited for credit has run since the peer asked.
@@ -257,7 +258,7 @@ impl SharedClient {
         self.end_with(&mut state, Error::Lost { why: "it is not driven any more".to_owned() });
     }
 
-    /// Waits until the connection is open. The connection may already have ended again when this returns.
+    /// Waits until the connection has been opened. When this returns, the connection may already have ended again.
     pub(crate) async fn opened(&self) -> Result<(), Error> {
         self.until(|state| match &state.end {
             _ if state.is_opened => Some(Ok(())),
@@ -312,8 +313,8 @@ impl SharedClient {
         self.state().is_close_answered
     }
 
-    /// Asks the broker for a link in a session of its own. In a shared session, one link could use
-    /// up the session's window, and the others would have to wait.
+    /// Asks the broker for a link in a session of its own. In a shared session, one link could use up the session's
+    /// window, and the other links would have to wait.
     pub(crate) fn attach(&self, plan: &LinkPlan<'_>) -> Result<(SessionId, LinkId), Error> {
         let mut state = self.state();
         if let Some(end) = &state.end {
@@ -386,7 +387,7 @@ impl SharedClient {
         state.wake_driver();
     }
 
-    /// Returns true if a link ended only because the client asked for it, which is no error.
+    /// Returns true if a link ended only because the client asked the broker to end it, which is no error.
     pub(crate) fn is_detached_as_asked(&self, id: LinkId) -> bool {
         self.state().slot(id).is_some_and(|slot| slot.is_closed)
     }
@@ -400,7 +401,7 @@ impl SharedClient {
         }
     }
 
-    /// Sends a message as soon as the link has credit for it and the output has room for it.
+    /// Sends a message, once the link has credit for it and the output buffer has room for it.
     pub(crate) fn poll_send(
         &self,
         id: LinkId,

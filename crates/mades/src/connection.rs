@@ -9,7 +9,7 @@ use crate::stream;
 use mailrun_amqp::PeerProduct;
 use std::sync::Arc;
 
-/// An open connection, which is closed when it is dropped, without waiting for the broker's answer.
+/// An open connection. Dropping it closes the connection without waiting for the broker's answer.
 #[derive(Debug)]
 pub struct Connection {
     client: Arc<SharedClient>,
@@ -80,7 +80,8 @@ impl Connection {
     /// is shorter.
     ///
     /// # Errors
-    /// Fails if the connection had already ended, or if it does not end in time and without an error.
+    /// Fails if the connection had already ended, or if the broker does not confirm the end in time and without an
+    /// error.
     pub async fn close(self) -> Result<(), Error> {
         if let Err(end) = self.client.close() {
             return Err(match end {

@@ -1,8 +1,8 @@
 //! Drives a client's connection: reads and writes the stream, and watches the deadlines of the connection.
 //!
-//! In each pass, the driver writes the output that has gathered and reads the available input. The input makes tasks
-//! runnable, and their output is written in the next pass with one system call. If the socket takes no more output, the
-//! driver still reads input.
+//! In each pass, the driver writes the output that has gathered and reads the available input. The input wakes tasks,
+//! and their output is written in the next pass with one system call. If the socket takes no more output, the driver
+//! still reads input.
 use crate::client_state::{AmqpClientState, SharedClient};
 use crate::error::ConnectionFailure;
 use bytes::{Buf, BytesMut};
@@ -47,8 +47,8 @@ struct ConnectionDriver<Io> {
     /// Set if the stream has passed all written bytes to the socket. TLS may keep bytes back until it is flushed.
     is_flushed: bool,
     timer: Pin<Box<Sleep>>,
-    /// Interval at which heartbeats are sent. It is known only when the connection is open, because it depends on the
-    /// peer's idle timeout.
+    /// Interval at which heartbeats are sent, or `None` until the connection is open, because the interval depends on
+    /// the peer's idle timeout.
     heartbeat_interval: Option<Duration>,
     linger_deadline: Option<Instant>,
 }
@@ -76,7 +76,8 @@ impl<Io: AsyncRead + AsyncWrite + Unpin> ConnectionDriver<Io> {
         }
     }
 
-    /// Makes one pass of writing and reading. Returns `Ready` when the connection has ended and all output is flushed.
+    /// Makes one pass of writing and reading. Returns `Ready` when the connection has ended, and its output is flushed
+    /// or can no longer be written.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let client = Arc::clone(&self.client);
         let mut state = client.state();
@@ -153,8 +154,8 @@ impl<Io: AsyncRead + AsyncWrite + Unpin> ConnectionDriver<Io> {
         Poll::Ready(Ok(()))
     }
 
-    /// Sends a heartbeat when one is due, and ends the connection when the peer was silent for too long. Returns
-    /// `Ready` when the connection has ended and its output is written, or when the time for writing it is over.
+    /// Sends a heartbeat when one is due, and ends the connection when the peer has been silent for too long. Returns
+    /// `Ready` when the connection has ended and its output is written, or when the time for writing it has passed.
     fn keep_times(&mut self, state: &mut AmqpClientState, context: &mut Context<'_>) -> Poll<()> {
         if state.is_over() && !state.amqp().output().has_remaining() && self.is_flushed {
             return Poll::Ready(());

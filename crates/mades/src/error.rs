@@ -85,13 +85,15 @@ pub(crate) fn describe(error: &PeerError) -> String {
     one_line(&error.to_string())
 }
 
-/// Makes a text of a peer safe for a terminal: on one line, without control characters, and of limited length.
+/// Makes a text of a peer safe for a terminal: replaces line breaks and other control characters by spaces, and cuts
+/// the text to 300 characters.
 pub(crate) fn one_line(text: &str) -> String {
     const SHOWN_CHARACTERS: usize = 300;
     text.chars().take(SHOWN_CHARACTERS).map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// Returns the error for a link to `queue` that the broker ended, alone or together with its session.
+/// Returns the error for a link to `queue` that the broker ended. `scope` says whether the broker ended only this link
+/// or the link's whole session.
 pub(crate) fn of_detach(queue: &str, scope: Scope, error: &PeerError) -> Error {
     let queue = queue.to_owned();
     let why = describe(error);
@@ -107,8 +109,8 @@ pub(crate) fn of_detach(queue: &str, scope: Scope, error: &PeerError) -> Error {
     }
 }
 
-/// Returns the error for a link that the broker refuses without a reason. Such a broker answers the attach without a
-/// node, and then sends a detach without an error (AMQP 1.0 part 2 §2.6.3).
+/// Returns the error for a link that the broker refuses without a reason. In this case, the broker answers the attach
+/// without a node, and then sends a detach without an error (AMQP 1.0 part 2 §2.6.3).
 pub(crate) fn of_refusal(queue: &str) -> Error {
     Error::MissingQueue { queue: queue.to_owned(), why: "the broker rejected the link without a reason".to_owned() }
 }
@@ -124,7 +126,8 @@ pub(crate) fn of_violation(queue: &str, message_limit: u64, scope: Scope, violat
     }
 }
 
-/// Returns the error for a link whose session cannot begin, for example because of the broker's limit.
+/// Returns the error for a link whose session cannot begin, for example because the broker limits the number of
+/// sessions.
 pub(crate) fn of_session(refused: SessionRefused) -> Error {
     match refused {
         SessionRefused::NotOpen => Error::Lost { why: "it is closing".to_owned() },
@@ -243,8 +246,8 @@ pub(crate) fn of_tls(address: &str, error: &io::Error) -> Option<Error> {
     })
 }
 
-/// Returns the error for a peer whose first bytes are not AMQP's. Returns `None` if the bytes so
-/// far could begin an AMQP header.
+/// Returns the error for a peer whose first bytes show that it does not speak AMQP. Returns `None` if the bytes that
+/// have arrived could begin an AMQP header.
 pub(crate) fn of_first_bytes(address: &str, greeting: &[u8]) -> Option<Error> {
     let address = address.to_owned();
     match greeting {

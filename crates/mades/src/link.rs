@@ -6,8 +6,8 @@ use crate::error::Error;
 use mailrun_amqp::{LinkId, SessionId};
 use std::sync::Arc;
 
-/// Node capabilities that the client requests, as go-mades-bench does: the "QPID broker capabilities" of older ECP
-/// versions.
+/// Node capabilities that the client requests when it attaches a link, as go-mades-bench does. They are the "QPID
+/// broker capabilities" of older ECP versions.
 pub(crate) const CAPABILITIES: [&str; 4] = ["create-on-demand", "durable", "shared", "queue"];
 
 #[derive(Debug)]

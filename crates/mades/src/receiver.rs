@@ -13,9 +13,9 @@ const MAX_MESSAGE_BYTES: u64 = 64 * 1024 * 1024;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReceiverOptions {
     pub queue: String,
-    /// Number of messages that the broker may send before the client settles the first of them. They stay in memory
+    /// Number of messages that the broker may send before the client settles the first of them. Messages stay in memory
     /// until they are settled, so a link can use as much memory as this number times the size of a message. With
-    /// RabbitMQ 3 a link can use twice as much, because RabbitMQ 3 does not count messages in transit.
+    /// RabbitMQ 3, a link can use twice as much memory, because RabbitMQ 3 does not count messages in transit.
     pub credit: u32,
     pub max_message_bytes: u64,
 }
@@ -26,9 +26,9 @@ impl ReceiverOptions {
     }
 }
 
-/// A handle settles one delivery and can be used only once. If a client never uses the handle, the broker reserves the
-/// message for this client until the link ends, and then gives it to another consumer. A client can therefore put aside
-/// a message that it does not want. If the client released the message instead, the broker would deliver it again at
+/// Settles one delivery, and can be used only once. If a client never uses the handle, the broker reserves the message
+/// for this client until the link ends, and then gives it to another consumer. A client can therefore put aside a
+/// message that it does not want. If the client released the message instead, the broker would deliver it again at
 /// once.
 #[derive(Debug)]
 pub struct DeliveryHandle {
@@ -93,8 +93,8 @@ impl ReceiverLink {
     /// the caller must set one.
     ///
     /// # Errors
-    /// Fails if the link or the connection has ended. If the peer violates the protocol, the
-    /// connection ends at once. A message that cannot be decoded is returned and is no error.
+    /// Fails if the link or the connection has ended, for example because the peer violated the protocol. A message
+    /// that cannot be decoded is no error: it is returned as [`IncomingDelivery::Undecodable`].
     pub async fn next(&mut self) -> Result<IncomingDelivery, Error> {
         Ok(decode(self.next_encoded().await?))
     }
@@ -138,7 +138,8 @@ impl ReceiverLink {
         self.settle_with(handle, |amqp, id, delivery| amqp.reject(id, delivery, condition, description))
     }
 
-    /// Returns a message that the caller could not process to the queue, and makes the broker count a failed delivery.
+    /// Returns a message to the queue because the caller could not process it, and makes the broker count a failed
+    /// delivery.
     ///
     /// # Errors
     /// Fails if the link or the connection has ended.
@@ -163,7 +164,7 @@ impl ReceiverLink {
         })
     }
 
-    /// Ends the link, so that the broker takes back the messages that are still held. It waits for the broker's answer
+    /// Ends the link, so that the broker takes back the messages that are not settled. Waits for the broker's answer
     /// for at most 5 s, or for [`Broker::step_timeout`] if that is shorter.
     ///
     /// # Errors

@@ -15,9 +15,9 @@ pub enum SaslMechanism {
     Anonymous,
     /// Uses the identity in the TLS certificate of the client (RFC 4422 appendix A).
     External,
-    /// Sends a proof of the password instead of the password, with SHA-1 (RFC 5802).
+    /// Sends a proof with SHA-1 that the client knows the password, instead of the password itself (RFC 5802).
     ScramSha1,
-    /// Sends a proof of the password with SHA-256 (RFC 7677).
+    /// Sends a proof with SHA-256 that the client knows the password, instead of the password itself (RFC 7677).
     ScramSha256,
     ScramSha512,
 }

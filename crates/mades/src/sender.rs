@@ -54,12 +54,12 @@ impl SenderLink {
         Ok(Self { link, queue: options.queue.clone(), window, max_message_bytes })
     }
 
-    /// Sends a message, after waiting for room in the window, for credit from the broker, and for room in the output.
-    /// The message is written after this call, when the scheduler next runs the connection's driver. The returned
-    /// future resolves to the outcome of the message.
+    /// Waits for room in the window, for credit from the broker and for room in the output buffer, and then sends a
+    /// message. The message is written after this call, when the scheduler next runs the connection's driver. The
+    /// returned future resolves to the outcome of the message.
     ///
-    /// The call is cancel-safe: if its future is dropped while it waits, nothing is sent. It has no
-    /// time limit of its own, so the caller must set one.
+    /// The call is cancel-safe: if its future is dropped while it waits, nothing is sent. It has no time limit of its
+    /// own, so the caller must set one.
     ///
     /// # Errors
     /// Fails if the message exceeds the limit of the queue, or if the link or the connection has ended.
@@ -113,14 +113,14 @@ impl SenderLink {
         self.max_message_bytes
     }
 
-    /// Waits until the broker ends the link, and returns the reason. A caller that has nothing to
-    /// send can notice the end in this way.
+    /// Waits until the broker ends the link, and returns the reason. In this way, a caller that has nothing to send can
+    /// notice the end of the link.
     pub async fn closed(&mut self) -> Error {
         self.link.detached().await
     }
 
-    /// Ends the link, so that the futures of unsettled messages return an error. It waits for the broker's answer for
-    /// at most 5 s, or for [`Broker::step_timeout`] if that is shorter.
+    /// Ends the link, so that the futures of unsettled messages return an error. Waits for the broker's answer for at
+    /// most 5 s, or for [`Broker::step_timeout`] if that is shorter.
     ///
     /// # Errors
     /// Fails if the broker does not answer, or if it has already ended the link.

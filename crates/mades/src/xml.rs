@@ -1,4 +1,4 @@
-//! Handles what quick-xml leaves to its users when they read a document: the encoding, document types and references.
+//! Helps to read XML documents: handles encodings, document types and references, which quick-xml leaves to its users.
 use quick_xml::events::{BytesRef, BytesText, Event};
 use quick_xml::reader::Reader;
 use std::borrow::Cow;
@@ -42,7 +42,7 @@ pub fn decode(octets: &[u8]) -> Result<Cow<'_, str>, String> {
     }
 }
 
-/// Decodes ISO-8859-1, in which each byte is the number of its character.
+/// Decodes ISO-8859-1, in which each byte is the Unicode number of a character.
 fn latin1(octets: &[u8]) -> String {
     octets.iter().map(|octet| char::from(*octet)).collect()
 }
@@ -55,8 +55,9 @@ fn declared_encoding(octets: &[u8]) -> Option<String> {
     }
 }
 
-/// Returns true if a document type declares something, such as default attributes, or entities, which can expand to any
-/// size. A document type that only names a schema does not affect the content and can be ignored.
+/// Returns true if a document type declares something, such as default attributes or entities. The caller should refuse
+/// such a document, because entities can expand to any size. A document type that only names a schema does not affect
+/// the content and can be ignored.
 pub fn defines_something(document_type: &BytesText<'_>) -> bool {
     document_type.xml10_content().contains('[')
 }

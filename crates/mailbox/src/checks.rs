@@ -33,7 +33,8 @@ pub fn identity() -> (Credentials, mailrun_sasl::Nonce) {
     (Credentials::new("user", "pencil").by(simple), [7; 18])
 }
 
-/// Feeds input to an IMAP session. Also returns the position at which the next session would continue.
+/// Feeds input to an IMAP session. Returns what the session did, and the position at which the next session would
+/// continue.
 pub fn imap(
     options: &Arc<WatchOptions>,
     position: Option<Position>,
@@ -103,7 +104,7 @@ fn check_url(input: &[u8]) {
     assert_eq!(written.parse(), Ok(url), "{written}");
 }
 
-/// Passes the bytes of a fuzz target to the URL parser, to an IMAP session or to POP3 sessions. The first byte selects
+/// Passes the bytes of a fuzz target to the URL parser, to IMAP sessions or to POP3 sessions. The first byte selects
 /// one of these three and its options. The other bytes are its input.
 pub fn check(data: &[u8]) {
     let Some((&choice, input)) = data.split_first() else { return };

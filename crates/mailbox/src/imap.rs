@@ -40,7 +40,7 @@ const MAX_ANNOUNCEMENTS: usize = 1024;
 /// Maximum number of messages that are deleted with one command.
 const MAX_DELETED: usize = 500;
 
-/// Records which messages of a mailbox have been reported, so that the next session reports only the others.
+/// Records which messages of a mailbox have been reported, so that the next session reports only new messages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Position {
     /// UIDVALIDITY of the mailbox (RFC 3501 §2.3.1.1). While it stays the same, a UID stands for the same message.
@@ -130,8 +130,9 @@ pub struct ImapSession {
     offer: Option<Offer>,
     exchange: Option<ClientExchange>,
     position: Position,
-    /// Set if `position` is valid: it comes from the last session, or this session has opened the mailbox. A session
-    /// that begins without a position skips the messages that are already there, unless the options ask for them.
+    /// Set if `position` is valid, because it comes from the last session or because this session has opened the
+    /// mailbox. A session that begins without a position skips the messages that are already there, unless the options
+    /// ask for them.
     has_position: bool,
     /// UIDVALIDITY and UIDNEXT from the server's answer to SELECT or EXAMINE.
     opened: Position,
@@ -142,7 +143,8 @@ pub struct ImapSession {
     /// Number of bytes since the last complete response, limited so that an endless response cannot use up memory.
     unparsed: usize,
     deleting: Vec<NonZeroU32>,
-    /// Time before which the session deletes nothing. Lies in the future only after the server refused a deletion.
+    /// Time before which the session deletes nothing. It lies in the future only if the server has just refused a
+    /// deletion.
     deletes_from: Duration,
     is_watching: bool,
 }
@@ -205,8 +207,8 @@ impl ImapSession {
 
     /// Asks for the deletion of a message that was reported. The session deletes the message as soon as no other
     /// message waits to be fetched. If the session is waiting for mail, its deadline becomes earlier, so that the
-    /// driver calls `tick` in time. A deletion that fails is tried again, also by the next session if the connection
-    /// breaks.
+    /// driver calls `tick` in time. A deletion that fails is tried again. If the connection breaks, the next session
+    /// tries again.
     pub fn delete(&mut self, uid: u32) {
         if self.deletes && self.position.to_delete.len() < self.options.messages {
             self.position.to_delete.insert(uid);
@@ -241,7 +243,7 @@ impl ImapSession {
         Ok(())
     }
 
-    /// Does what is due: it interrupts IDLE, asks for messages, or gives up waiting for a reply.
+    /// If the deadline has passed, interrupts IDLE, asks for messages, or gives up waiting for a reply.
     ///
     /// # Errors
     /// Returns a [`SessionError`] if the session must end, for example because a reply is overdue.
@@ -295,7 +297,7 @@ impl ImapSession {
     }
 
     /// Returns true for an untagged response that the parser does not know, because servers send responses of
-    /// extensions unasked. Returns false for a FETCH response, because ignoring it would lose a message.
+    /// extensions without being asked. Returns false for a FETCH response, because ignoring it would lose a message.
     fn may_ignore(&self, error: &Error) -> bool {
         let Error::MalformedMessage { discarded_bytes } = error else { return false };
         let bytes = discarded_bytes.declassify();
@@ -636,7 +638,7 @@ impl ImapSession {
     }
 
     /// After a complete fetch, sets `next_uid` to the UID after the last reported message. The UIDs in `reported` are
-    /// then no longer needed, because all messages up to the last of them have been reported.
+    /// then no longer needed, because all messages up to the last reported message have been reported.
     fn fetched(&mut self) {
         if let Some(last) = self.position.reported.last() {
             self.position.next_uid = self.position.next_uid.max(last.saturating_add(1));

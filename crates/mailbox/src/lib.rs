@@ -8,7 +8,7 @@
 //! | `imap` | a session of IMAP4rev1 (RFC 3501) that waits with IDLE (RFC 2177) or NOOP |
 //! | `pop` | a short session of POP3 (RFC 1939) that lists what is new and ends |
 //!
-//! A session never changes the mailbox, unless it is told to delete messages of a run: it opens the mailbox with
+//! Unless a session is told to delete messages of a run, it does not change the mailbox: it opens the mailbox with
 //! EXAMINE and fetches with BODY.PEEK, so no flag is set. A [`Position`](imap::Position) or a [`Listing`](pop::Listing)
 //! records which messages a session has reported. If the connection breaks, the next session continues from this
 //! record.

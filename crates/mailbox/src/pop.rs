@@ -1,5 +1,5 @@
 //! A session of POP3 (RFC 1939) that lists a mailbox, fetches what is new, and ends. A server locks the mailbox as long
-//! as a session lasts, so a session is short, and the driver starts a new one at each interval.
+//! as a session lasts, so sessions are short, and the driver starts a new session at each interval.
 //!
 //! ```text
 //! greeting → CAPA → [STLS → CAPA] → AUTH or USER, PASS → UIDL → [DELE n: what the last session has not deleted]
@@ -20,7 +20,7 @@ const MAX_LINE_BYTES: usize = MAX_RESPONSE_BYTES;
 /// Maximum length of a unique identifier (RFC 1939 §7).
 const MAX_ID_BYTES: usize = 70;
 
-/// Unique identifiers of the messages that were reported or must be deleted, so that the next session can continue.
+/// Unique identifiers of the messages that were reported or must be deleted. With them, the next session can continue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listing {
     /// Messages that the next session does not report, because they have been reported already or were in the mailbox
@@ -31,7 +31,7 @@ pub struct Listing {
     /// it.
     to_delete: HashSet<Box<[u8]>>,
     /// Messages that the server has refused to send, with its explanation. Another client may have deleted them, but
-    /// only the next list shows whether they are gone.
+    /// only the list of the next session shows whether they are gone.
     refused: BTreeMap<Box<[u8]>, String>,
 }
 
@@ -119,7 +119,7 @@ pub struct PopSession {
     is_encrypted: bool,
     waiting: Waiting,
     deadline: Duration,
-    /// The beginning of a line whose end has not arrived.
+    /// The beginning of a line from the server whose end has not arrived yet.
     line: Vec<u8>,
     offer: Offer,
     exchange: Option<ClientExchange>,
@@ -130,7 +130,7 @@ pub struct PopSession {
     content: Vec<u8>,
     /// Numbers and identifiers of the messages for which DELE is sent next.
     deletions: VecDeque<(u32, Box<[u8]>)>,
-    /// Messages that the server has marked, and deletes at QUIT.
+    /// Messages that the server has marked after DELE, and will delete at QUIT.
     marked: Vec<Box<[u8]>>,
     response_bytes: usize,
 }
@@ -467,7 +467,7 @@ impl PopSession {
     }
 
     /// Sends the next command after a message was reported. The driver must call this for each [`Event::Message`]. If
-    /// `deletes` is set, the message is deleted. A deletion that fails is tried again by the next session.
+    /// `deletes` is set, the session deletes the message. If the deletion fails, the next session tries again.
     pub fn handled(&mut self, deletes: bool, now: Duration, out: &mut Vec<u8>) {
         if self.waiting != Waiting::Driver {
             return;

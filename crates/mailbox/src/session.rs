@@ -76,10 +76,10 @@ pub enum Event {
     StartTls,
     /// The mailbox is open, and messages that arrive from now on are reported.
     Watching {
-        /// Set if the server announces new messages by itself. Otherwise the session asks at an interval.
+        /// Set if the server announces new messages by itself. Otherwise the session asks for them at an interval.
         idle: bool,
     },
-    /// A new message was fetched, whole or in part as the options demand.
+    /// The session has fetched a new message, whole or in part as the options demand.
     Message(Message),
     /// The server has deleted this many of the messages that the driver wanted to delete.
     Deleted(u64),

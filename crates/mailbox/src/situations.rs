@@ -27,7 +27,8 @@ fn events(played: &Played) -> String {
     played.events.iter().map(name).chain(error).collect::<Vec<_>>().join(" ")
 }
 
-/// Feeds `script` to one session at once, and to another byte by byte, because TCP may divide output anywhere.
+/// Feeds `script` to one session in one piece, and to another session byte by byte. Both sessions must do the same,
+/// because TCP may divide the server's output anywhere.
 fn play_imap(options: WatchOptions, position: Option<Position>, script: &str) -> (Played, Option<Position>) {
     let options = Arc::new(options);
     let whole = imap(&options, position.clone(), &mut std::iter::once(script.as_bytes()));
@@ -301,7 +302,8 @@ fn messages_are_deleted_by_their_uids() {
         "m5 UID STORE 12 +FLAGS.SILENT (\\Deleted)\r\nm6 UID EXPUNGE 12\r\nm7 IDLE\r\n"
     );
     assert_eq!(events.last(), Some(&Event::Deleted(1)));
-    // A deletion must end IDLE at once, because no new mail ends IDLE after the last message of a run.
+    // A deletion must end IDLE at once. It cannot wait for new mail to end IDLE, because no new mail comes after the
+    // last message of a run.
     out.clear();
     let more = "* 4 EXISTS\r\nm7 OK ended\r\n* 4 FETCH (UID 13 BODY[] \"x\")\r\nm8 OK done\r\n+ idling\r\n";
     session.receive(more.as_bytes(), now, &mut out, &mut events).unwrap();
@@ -375,7 +377,8 @@ fn play_pop(options: WatchOptions, known: bool, deletes: bool, rest: &[&str]) ->
     play_pop_with(options, known.then(Listing::default), deletes, rest).0
 }
 
-/// Runs a POP3 session against the server's replies in `rest`. `listing` comes from the session before, if any.
+/// Runs a POP3 session with the server's usual replies up to the login and then the replies in `rest`. `listing` comes
+/// from the session before, and is `None` for a first session.
 fn play_pop_with(
     options: WatchOptions,
     listing: Option<Listing>,

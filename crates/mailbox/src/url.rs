@@ -7,7 +7,7 @@ use std::path::PathBuf;
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'+');
 const MAX_BYTES: usize = 1024;
 
-/// Protocol of a mailbox's server, and when TLS begins, if at all.
+/// Protocol of a mailbox's server. The scheme also says whether the connection uses TLS, and when TLS begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scheme {
     /// `imap:` is IMAP on a connection without TLS.
@@ -39,7 +39,7 @@ impl Scheme {
         }
     }
 
-    /// Returns the port that is used if the URL names none.
+    /// Returns the port that is used if the URL names no port.
     pub fn port(self) -> u16 {
         match self {
             Self::Imap | Self::ImapStartTls => 143,
@@ -74,9 +74,9 @@ pub enum MailboxUrl {
         scheme: Scheme,
         /// The user who logs in, without percent-encoding.
         user: String,
-        /// Name or address of the server, an IPv6 address without brackets.
+        /// Name or address of the server. An IPv6 address has no brackets here.
         host: String,
-        /// Port of the server, which is the usual port of the scheme if the URL names none.
+        /// Port of the server. If the URL names no port, this is the usual port of the scheme.
         port: u16,
         /// Name of the mailbox, INBOX by default. A POP3 server has only this one mailbox.
         folder: String,
@@ -102,8 +102,8 @@ pub enum ParseMailboxError {
     /// The host or the port cannot be read, for example because the port is not a number.
     #[error("the URL needs a server: imaps://USER@HOST or imaps://USER@HOST:PORT")]
     Host,
-    /// The path of the URL is not the name of one mailbox in ASCII, or a URL of POP3 has a path although POP3 has no
-    /// names of mailboxes. In `maildir:`, the directory is missing.
+    /// The path of the URL is not the name of one mailbox in ASCII, or a POP3 URL has a path although mailboxes have no
+    /// names in POP3. For `maildir:`, the directory is missing.
     #[error("only the name of one mailbox may follow the server, as in imaps://USER@HOST/INBOX; POP3 has no names")]
     Folder,
     /// The URL is too long, or contains blanks or control characters.

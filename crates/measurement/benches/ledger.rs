@@ -1,8 +1,8 @@
-//! Marks the units of 100 million messages in a ledger, and reports the time and the memory. Fails if that takes 32 MiB
-//! or more.
+//! Marks the units (message-recipient pairs) of 100 million messages in a ledger, and reports the time and the memory.
+//! Fails if the ledger takes 32 MiB of memory or more.
 //!
-//! The sequence numbers arrive as they would from 100 sessions: nearly in order, each a little ahead of or behind the
-//! others.
+//! The sequence numbers arrive as they would from 100 sessions at once, nearly in order: each session is a little ahead
+//! of or behind the others.
 #![allow(clippy::print_stdout)]
 use mailrun_measurement::{Ledger, MarkResult};
 use std::process::ExitCode;

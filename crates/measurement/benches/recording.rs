@@ -1,6 +1,6 @@
-//! Criterion micro-benchmarks of what it costs to observe a message, in addition to SMTP: its trace line, the checksum
-//! of its body, a time in a histogram, and a unit in a ledger. To run them: `cargo bench -p mailrun-measurement --bench
-//! recording`.
+//! Criterion micro-benchmarks of the work for observing a message, which comes in addition to SMTP: the trace line, the
+//! checksum of the body, a time in a histogram, and a unit in a ledger. To run them: `cargo bench -p
+//! mailrun-measurement --bench recording`.
 use criterion::{BatchSize, BenchmarkGroup, BenchmarkId, Criterion, Throughput, measurement::WallTime};
 use mailrun_measurement::{ClockId, Latencies, Ledger, RunId, Trace, TraceReader, TraceResult, trace};
 use std::hint::black_box;
@@ -44,7 +44,7 @@ fn trace(body: &[u8]) -> Trace {
     }
 }
 
-/// Returns a message with a trace line after a `Received` field, which a relay adds at the top.
+/// Returns a message as it arrives from a relay, which adds a `Received` field before the trace line.
 fn message(body: &[u8]) -> Vec<u8> {
     let mut line = [0; Trace::HEADER_BYTES];
     trace(body).write(&mut line);
@@ -84,14 +84,14 @@ fn bench_histogram(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("histogram");
     let mut latencies = Latencies::default();
     measure(&mut group, "record", Throughput::Elements(BATCH), || {
-        // From 0.1 ms to 1.1 s, the usual range of latencies.
+        // Record times from 0.1 ms to 1.1 s, because most latencies are in this range.
         (0..BATCH).for_each(|number| latencies.record(Duration::from_micros(100 + number * 1_100)));
     });
     measure(&mut group, "summary", Throughput::Elements(1), || latencies.summary());
     group.finish();
 }
 
-/// Measures marking units in a ledger. The units come out of order, as from many sessions.
+/// Measures marking units in a ledger. The units come out of order, as if from many sessions.
 fn bench_ledger(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("ledger");
     group.throughput(Throughput::Elements(BATCH));

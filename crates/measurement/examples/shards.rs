@@ -1,5 +1,5 @@
-//! Writes output directories as of a one-hour load that is divided into many parts, to measure what it costs to merge
-//! them:
+//! Writes output directories like those of a one-hour load that was divided into many parts. With them, the cost of
+//! merging the parts can be measured:
 //!
 //! ```sh
 //! cargo run --release -p mailrun-measurement --example shards -- DIR 1000

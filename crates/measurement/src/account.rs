@@ -46,7 +46,7 @@ pub struct Arrivals<'a> {
     pub units: &'a Ledger,
     /// Message-recipient pairs that notifications reported as undeliverable, each of them only once.
     pub bounced: &'a Ledger,
-    /// Number of reports in notifications that a delivery is delayed and that a server will try it again.
+    /// Number of reports in notifications which say that a delivery is delayed and will be tried again.
     pub delay_notices: u64,
     /// Number of further failure reports about mail that an earlier notification had reported as undeliverable.
     pub repeated_notices: u64,
@@ -62,7 +62,7 @@ pub struct Arrivals<'a> {
     pub converted: u64,
     /// Messages that do not belong to this run, because they have no trace field (`X-Mailrun`) or it names another run.
     pub foreign: u64,
-    /// Messages without a latency, because this host's clock cannot be compared with that of their creation time.
+    /// Messages without a latency, because this host's clock cannot be compared with the clock of their creation time.
     pub untimed: u64,
     /// Messages that seem to arrive before their creation, because the hosts' clocks differ. They have no latency.
     pub negative: u64,
@@ -232,8 +232,9 @@ pub fn unsettled(accepted: &Ledger, [arrived, bounced, _]: &[Ledger; 3]) -> u64 
     accepted.count_without(&settled)
 }
 
-/// A pair of an accepted message and a recipient that the source did not name. `meant` is a recipient of the message
-/// who is still missing, if there is one: the server has probably rewritten the address of that recipient.
+/// A pair of an accepted message and a recipient that the source did not name. `meant` is a named recipient of the
+/// message whose copy is still missing, if there is such a recipient. The server has probably rewritten the address of
+/// that recipient.
 struct StrangeUnit {
     sequence: u64,
     recipient: u32,
@@ -271,9 +272,9 @@ fn replace(units: &mut Cow<'_, Ledger>, strangers: &[StrangeUnit]) -> (u64, u64)
     (matched, others)
 }
 
-/// Estimates how many bounces concern recipients that the source never named. These are the bounces without a 250,
-/// minus the mail in doubt, in flight or failed, which the server may have accepted and then bounced. Rejected mail
-/// never bounces.
+/// Estimates how many bounces concern recipients that the source never named. These are the bounces of pairs for which
+/// the source received no 250, minus the mail in doubt, in flight or failed, which the server may have accepted and
+/// then bounced. Rejected mail never bounces.
 fn strangers(state: &AccountInputs, arrivals: &Arrivals) -> u64 {
     if arrivals.bounced.count() == 0 {
         return 0;
@@ -303,7 +304,7 @@ fn source_only_row(state: &AccountInputs) -> LedgerRow {
 }
 
 /// Message-recipient pairs that arrived, bounced or are queued although the source received no 250. Each field counts
-/// the pairs for which the source recorded that fate.
+/// the pairs for which the source recorded the fate in the field's name.
 struct Unheard {
     in_doubt: u64,
     open: u64,
@@ -312,8 +313,9 @@ struct Unheard {
 }
 
 impl Unheard {
-    /// Distributes this number of pairs over the fates that the source recorded for mail without a 250: in doubt, in
-    /// flight, failed, rejected. A lost 250 is most likely for mail in doubt, and least likely for rejected mail.
+    /// Assigns this number of pairs to the fates that the source recorded for mail without a 250, in this order: in
+    /// doubt, in flight, failed, rejected. A lost 250 is most likely for mail in doubt, and least likely for rejected
+    /// mail.
     fn among(state: &AccountInputs, units: u64) -> Self {
         let mut rest = units;
         let mut assign = |most: u64| {
@@ -358,7 +360,7 @@ pub fn unsent(record: &Record) -> u64 {
     record.due.unwrap_or_default().saturating_sub(created)
 }
 
-/// True if both source and sink have counted their mail, so that the number of deliveries is known.
+/// True if both the source and the sink have counted their mail, so that the number of deliveries is known.
 pub fn is_watched(ledger: &LedgerRow) -> bool {
     ledger.created.is_some() && ledger.delivered.is_some()
 }

@@ -7,10 +7,11 @@ pub const MAX_LOSSES: usize = 100;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Audit {
-    /// Version of the server, as the server itself reports it; empty if its recipe does not say how to ask for it.
+    /// Version of the server, as the server itself reports it. Empty if the recipe, the file that describes how to run
+    /// the server, does not say how to ask for the version.
     pub version: String,
-    /// SHA-256 of the recipe's text and its variant, as 64 hexadecimal digits. It tells apart audits of the same
-    /// program with different settings.
+    /// SHA-256 of the text and the variant of the recipe (the file that describes how to run the server), as 64
+    /// hexadecimal digits. It tells apart audits of the same program with different settings.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recipe_hash: Option<String>,
     /// Seed of the random numbers that decided when the faults struck. The same seed gives the same numbers again.
@@ -20,14 +21,14 @@ pub struct Audit {
     /// Kinds of faults that were requested but could not be caused, each with the reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<String>,
-    /// What is wrong with the recipe's command that reads the queue, found by trying the command before any fault;
-    /// `null` if the command works.
+    /// What is wrong with the recipe's command that reads the server's queue, or `null` if the command works. The audit
+    /// tries the command before any fault.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue_complaint: Option<String>,
     /// Messages that were answered 250 but did not arrive, at most 100.
     pub losses: Vec<AuditLoss>,
-    /// Run IDs of the rounds that lost messages. They distinguish these rounds from rounds of older audits in the same
-    /// directory.
+    /// Run IDs of the rounds that lost messages. The IDs distinguish these rounds from rounds of older audits in the
+    /// same directory.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lossy_rounds: Vec<String>,
 }
@@ -45,8 +46,8 @@ pub struct AuditRow {
     pub is_remark: bool,
     /// Rounds that count: mail was accepted before the fault, the fault struck, and the round was completed.
     pub rounds: u64,
-    /// Number of rounds in `rounds` in which the server got only a single message before the fault. No later message
-    /// then makes the server sync what it has written.
+    /// Number of rounds in `rounds` in which the server got only a single message before the fault. In these rounds, no
+    /// later message makes the server sync what it has written.
     pub quiet: u64,
     /// Number of rounds in `rounds` in which the fault was repeated while the server recovered from it.
     pub in_recovery: u64,
@@ -60,8 +61,8 @@ pub struct AuditRow {
     pub void_reasons: Vec<String>,
     /// Rounds in which the server did not accept mail again after the fault, or ended by itself.
     pub never_back: u64,
-    /// Rounds that failed or lost mail, but perhaps not because of the server: it did not start on the file system that
-    /// simulates the fault, or asked that file system for an operation that it does not have.
+    /// Rounds that failed or lost mail, but perhaps not because of the server. The server did not start on the file
+    /// system that simulates the fault, or needed an operation that this file system does not have.
     pub not_supported: u64,
     /// Operations, such as `link`, that the server needed and the file system that simulates the fault does not have.
     pub unsupported: Vec<String>,

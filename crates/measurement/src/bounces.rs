@@ -4,16 +4,17 @@ use crate::record::{BounceRow, Record};
 use crate::trace::{MessageName, RecipientId};
 use mailrun_mime::{Notice, NoticeAction, NoticeRecipient};
 
-/// Maximum number of rows for bounce reasons. After that, a bounce with a new reason is counted in the last row.
+/// Maximum number of rows for bounce reasons. Once all rows are used, bounces with a new reason count in the last row.
 const MAX_REASONS: usize = 64;
 
 #[derive(Clone, Debug, Default)]
 pub struct Bounces {
-    /// Message-recipient pairs reported as undeliverable, each of them once, even if several notifications name it.
+    /// Message-recipient pairs that notifications reported as undeliverable. A pair counts once, even if several
+    /// notifications report it.
     pub units: Ledger,
-    /// Number of notifications, whether they report failures or delays.
+    /// Number of notifications, whether they report failures, delays or anything else.
     pub notices: u64,
-    /// Number of repeated reports: an earlier notification had already reported the pair as undeliverable.
+    /// Number of reports of undeliverable pairs that an earlier notification had already reported.
     pub repeated: u64,
     /// Number of reports that a delivery is delayed and that a server will try it again.
     pub delayed: u64,
@@ -82,8 +83,8 @@ fn add_reason(rows: &mut Vec<BounceRow>, row: BounceRow) {
 }
 
 /// Adds the notifications that a second sink has seen to the record of the first sink. A notification that reached both
-/// sinks counts twice here. The number of bounced recipients stays correct, because the sinks' ledgers know each
-/// bounced recipient.
+/// sinks counts twice here. The number of bounced recipients stays correct, because it comes from the sinks' ledgers.
+/// When these are merged, each bounced recipient counts once.
 pub fn add(record: &mut Record, second: Record) {
     let sum = |one: Option<u64>, other: Option<u64>| one.into_iter().chain(other).reduce(u64::saturating_add);
     record.bounces = join(std::mem::take(&mut record.bounces), second.bounces);

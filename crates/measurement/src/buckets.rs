@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// Upper bounds of the buckets in seconds, from a relay on the same host (5 ms) to greylisting and retries (half an
-/// hour). There are few bounds, because for each bound Prometheus stores a time series per measured stage, such as
-/// `delivered`, and per route of the mail.
+/// hour). There are few bounds, because Prometheus stores a separate time series for each combination of bound,
+/// measured stage (such as `delivered`) and route of the mail.
 pub const BOUNDS_S: [f64; 15] =
     [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0];
 
@@ -22,7 +22,8 @@ impl Buckets {
         self.add(time, 1);
     }
 
-    /// Counts the times of a histogram, which are rounded up. A time just below a bound may count in the next bucket.
+    /// Counts the times of a histogram. The histogram rounds times up, so a time just below a bound may count in the
+    /// next bucket.
     pub fn record_all(&mut self, latencies: &Latencies) {
         latencies.buckets().for_each(|(ns, count)| self.add(Duration::from_nanos(ns), count));
     }

@@ -1,5 +1,5 @@
-//! Clock errors of times that are measured across two hosts. A delivery begins on the clock of the source's host and
-//! ends on the clock of the sink's host.
+//! Clock errors of times that are measured across two hosts. For example, the time of a delivery begins on the clock of
+//! the source's host and ends on the clock of the sink's host.
 //!
 //! If source and sink run on the same host, without a reboot in between, they share a clock and there is no error.
 //! Otherwise, the difference of the clocks is either measured by an exchange of messages or unknown. chrony's estimates

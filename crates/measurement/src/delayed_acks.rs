@@ -1,9 +1,10 @@
-//! Detects delayed ACKs by many durations of about 40 ms among durations that are mostly far shorter.
+//! Detects delayed ACKs in measured durations. Their sign is that many durations are about 40 ms, but few are slightly
+//! shorter.
 //!
-//! A host delays an ACK by 40 ms (Linux: TCP_DELACK_MIN), hoping to send it with data. A peer that writes a reply or a
-//! message in small pieces without TCP_NODELAY waits for that ACK before it sends the next piece (Nagle, RFC 896), so
-//! both wait for each other. If the whole server pauses for 40 ms, the replies in many sessions are 40 ms late as well.
-//! These delays overlap, so durations that overlap count only once.
+//! A host delays an ACK by 40 ms (Linux: TCP_DELACK_MIN), because it may soon have data with which to send the ACK. A
+//! peer that writes a reply or a message in small pieces without TCP_NODELAY waits for that ACK before it sends the
+//! next piece (Nagle, RFC 896), so both wait for each other. A pause of the whole server may also make many replies
+//! 40 ms late, but in many sessions at the same time. Durations that overlap therefore count only once.
 use crate::latencies::Latencies;
 use crate::record::PauseRow;
 use crate::stage::Phase;
@@ -11,10 +12,10 @@ use std::ops::Range;
 use std::time::Duration;
 
 /// Durations below this limit contain no delayed ACK. If more than half of all durations are this short, the peer is
-/// usually fast, so many waits of about 40 ms need a special cause.
+/// usually fast, so many waits of about 40 ms must have a special cause.
 const SHORT: Duration = Duration::from_millis(10);
-/// Range of durations that count as delayed ACKs. They take 40 ms and up to 4 ms more (the timer of a 250 Hz kernel),
-/// or seem slightly shorter if our measurement started late.
+/// Range of durations that may be delayed ACKs. A delayed ACK takes 40 to 44 ms, because the timer of a 250 Hz kernel
+/// may be up to 4 ms late. It seems slightly shorter if our measurement started late.
 const WITHIN_MS: Range<u64> = 38..45;
 /// Durations just below `WITHIN_MS`, for comparison. If they are nearly as frequent as durations in `WITHIN_MS`, both
 /// belong to a broad tail of slow replies and are no delayed ACKs.
@@ -27,7 +28,8 @@ const MIN_COUNT: u64 = 10;
 /// Waits of about 40 ms (`WITHIN_MS`) must be at least this many times as frequent as waits just below (`BEFORE_MS`).
 const MIN_RATIO: u64 = 3;
 
-/// Counts waits of about 40 ms (possible delayed ACKs). Waits that overlap because the whole server paused count once.
+/// Counts waits of about 40 ms (possible delayed ACKs). Waits that overlap count once, because a pause of the whole
+/// server causes many such waits at the same time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TimesApart {
     count: u64,
@@ -82,8 +84,8 @@ impl DelayedAcks {
         self.after += u64::from(AFTER_MS.contains(&ms));
     }
 
-    /// Computes the counts from a histogram of durations. A histogram does not tell which durations overlap, so the
-    /// caller must count durations that do not overlap while it measures, and pass their number as `apart`.
+    /// Computes the counts from a histogram of durations. A histogram does not tell which durations overlap. The caller
+    /// must therefore record each duration in a [`TimesApart`] as well, and pass this count as `apart`.
     pub fn from_latencies(times: &Latencies, apart: TimesApart) -> Self {
         let between = |range: Range<u64>| {
             times.count_between(Duration::from_millis(range.start), Duration::from_millis(range.end))
@@ -107,7 +109,7 @@ impl DelayedAcks {
         self.apart.merge(&other.apart);
     }
 
-    /// Returns the row of the run record that reports delayed ACKs, or `None` if there seem to be none.
+    /// Returns the row of the run record that reports delayed ACKs, or `None` if the counts show no sign of them.
     pub fn row(&self, party: &str, phase: Phase) -> Option<PauseRow> {
         let Self { all, within, .. } = *self;
         self.is_delayed_ack().then(|| PauseRow { party: party.to_owned(), phase, count: within, of: all })

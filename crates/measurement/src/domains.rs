@@ -1,4 +1,4 @@
-//! Counts what became of mail by recipient domain, for a limited number of domains.
+//! Counts what became of the mail to each recipient domain. Only a limited number of domains have their own counts.
 use crate::record::DomainRow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 /// small.
 pub const MAX_DOMAINS: usize = 100;
 
-/// Number of recipients in one domain, by the fate that the source recorded for their mail.
+/// Number of recipients in one domain, by what became of their mail as far as the source knows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DomainFates {
     pub created: u64,
@@ -46,7 +46,7 @@ impl DomainTally {
     }
 
     /// Returns one row of the run record for each recipient domain with mail. The domain with the most recipients comes
-    /// first. `names[n]` is the name of domain number n. The row that all other domains share has an empty name.
+    /// first. `names[n]` is the name of domain number n. Domains beyond [`MAX_DOMAINS`] share a row with an empty name.
     pub fn rows(&self, names: &[String]) -> Vec<DomainRow> {
         let row = |(place, fates): (usize, &DomainFates)| DomainRow {
             domain: names.get(place).cloned().unwrap_or_default(),
@@ -65,7 +65,7 @@ impl DomainTally {
 }
 
 /// A message-recipient pair that a sink worker received for a domain other than the worker's first domain. The sink
-/// counts such pairs only when it merges its workers' counts, to find duplicates at several workers.
+/// counts such pairs only when it merges its workers' counts, because duplicates may have arrived at different workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DomainUnit {
     pub sequence: u64,
@@ -105,10 +105,12 @@ impl DomainArrivals {
     }
 }
 
-/// Combines the source's and the sink's row of each domain. If one side counted a domain in the row that many domains
-/// share, the other side's counts of this domain are added to that row as well, because it cannot be divided.
+/// Combines the source's and the sink's row of each domain. If source or sink counted a domain in the row that all
+/// further domains share, the other's counts of this domain are added to that row as well, because the counts of a
+/// shared row cannot be divided by domain.
 ///
-/// Returns only the rows of `source` if they are fewer than two, or if no sink counted arrivals (not `is_observed`).
+/// Returns the rows of `source` unchanged if there are fewer than two, or if no sink counted arrivals (not
+/// `is_observed`).
 pub fn join(source: Vec<DomainRow>, sink: &[DomainRow], is_observed: bool) -> Vec<DomainRow> {
     if source.len() < 2 || !is_observed {
         return source;

@@ -14,7 +14,7 @@ const MIN_FOREIGN_SHARE: f64 = 0.10;
 const MIN_BUSY_SHARE: f64 = 0.90;
 /// Number of steps of the numerical integration in [`BusyHost::mean_delay_ms`].
 const MEAN_STEPS: f64 = 1000.0;
-/// A program is named only if it used at least this much of a processor.
+/// A program is named only if it used at least this many processors on average.
 const MIN_NAMED_CORES: f64 = 0.05;
 const MAX_NAMED: usize = 4;
 
@@ -49,9 +49,9 @@ impl<'a> BusyHost<'a> {
         per_s / (1.0 - share).max(f64::EPSILON)
     }
 
-    /// Returns an upper bound of how long waiting for a processor delayed the slowest messages. `share` is the share of
-    /// these messages among all messages, and `latency_ms` is their latency. If `share` is 0, there is no such message,
-    /// so the delay is 0.
+    /// Returns an upper bound, in milliseconds, of how long the slowest messages were delayed because processes waited
+    /// for a processor. `share` is the share of these messages among all messages, and `latency_ms` is their latency.
+    /// If `share` is 0, there is no such message, so the delay is 0.
     pub fn delay_ms(&self, share: f64, latency_ms: f64) -> f64 {
         if share <= 0.0 {
             return 0.0;
@@ -76,8 +76,8 @@ impl<'a> BusyHost<'a> {
     }
 
     /// Returns an upper bound of the share of messages that were delayed by more than `delay_ms`, because processes
-    /// waited for a processor. A message with a latency of `latency_ms` can have suffered the waits of all measurement
-    /// intervals during its transit.
+    /// waited for a processor. A message with a latency of `latency_ms` may have been delayed by the waits of all
+    /// measurement intervals that passed while it was under way.
     fn share_delayed(&self, delay_ms: f64, latency_ms: f64) -> f64 {
         let windows = (latency_ms / (self.foreign.window_s * 1e3).max(1.0)).ceil().max(1.0) as usize;
         let rows = &self.foreign.waits;
@@ -88,10 +88,10 @@ impl<'a> BusyHost<'a> {
         shares.sum::<f64>() / rows.len().max(1) as f64
     }
 
-    /// Computes the bound of [`Self::share_delayed`] from successive measurement intervals, of which only the total of
-    /// the waits for a processor is known. The bound assumes the worst case: all waits are just longer than `delay_ms`,
-    /// which delays the most messages. Each wait delays all messages that become due during the wait, and at least one
-    /// message.
+    /// Computes the bound of [`Self::share_delayed`] from successive measurement intervals. For each interval, only the
+    /// total length of all waits for a processor is known. The bound therefore assumes the worst case, in which all
+    /// waits are just longer than `delay_ms`, because this delays the most messages. Each wait delays all messages that
+    /// become due during the wait, and at least one message.
     fn share_above(&self, delay_ms: f64, rows: &[WaitRow]) -> f64 {
         let waited_ms: f64 = rows.iter().map(|row| row.waited_ms.max(0.0)).sum();
         if delay_ms >= waited_ms {
@@ -129,8 +129,8 @@ fn busy_share(around: &Surroundings) -> Option<f64> {
     around.used_share.filter(|share| *share >= MIN_BUSY_SHARE)
 }
 
-/// Explains why a busy host does not excuse a missed limit: nobody knows how much processor time the foreign programs
-/// used. Returns `None` if the host was not busy, or if that time is known.
+/// Explains that a busy host does not excuse a missed limit, because it is unknown how much processor time the foreign
+/// programs used. Returns `None` if the host was not busy, or if this time is known.
 pub(crate) fn unknown(record: &Record) -> Option<String> {
     let around = record.surroundings.as_ref()?;
     let reason = around.foreign.as_ref().map(|foreign| foreign.unknown.as_str()).filter(|reason| !reason.is_empty())?;

@@ -20,14 +20,14 @@ use std::time::Duration;
 /// If the last window is shorter than this share of a full window, it is joined to the window before it. Without this
 /// rule, a few seconds at the end of a run could be its worst window.
 const MIN_WINDOW_SHARE: f64 = 0.5;
-/// If a load stopped early, rows without arrivals are added up to its planned end: at most one for each second of a
+/// Maximum number of rows that are added up to the planned end of a load that stopped early: one for each second of a
 /// week. Without this limit, a wrong time in a record could add any number of rows.
 const MAX_UNSENT_ROWS: usize = 7 * 24 * 3600;
 
 /// Limit for the age of the newest message, and the length of the windows in which freshness is judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FreshnessLimit {
-    /// The run is fresh while the newest message is younger than this.
+    /// The run is fresh while the newest message that has arrived is younger than this.
     pub age: Duration,
     /// Length of each part of the run for which freshness is computed, or `None` to compute it for the whole run.
     pub window: Option<Duration>,
@@ -36,9 +36,9 @@ pub struct FreshnessLimit {
 /// Returns the windows of a run, or `None` if arrivals were not observed or if the run is shorter than a window.
 ///
 /// The first window begins with the first second in which a message was due. The last window ends with the last such
-/// second, because no newer message can arrive after the load. Until the first message arrives, the time since the
-/// beginning of the first window counts as the age of the newest message. If the load stopped early, the last window
-/// ends with the planned end of the load instead, because messages that were due but never sent belong to the load.
+/// second, because no newer message can arrive after the load. But if the load stopped early, the last window ends with
+/// the planned end of the load, because messages that were due but never sent belong to the load. Until the first
+/// message arrives, the time since the beginning of the first window counts as the age of the newest message.
 pub(crate) fn windows(record: &Record, limit: FreshnessLimit) -> Option<Vec<FreshWindow>> {
     let delivered = record.ledger.delivered?;
     let rows = with_unsent(judged(&record.series)?, record);
@@ -112,7 +112,7 @@ fn span(rows: &[SeriesRow]) -> Option<(u64, u64)> {
 }
 
 /// Replaces an infinite length (one window for the whole run) by 0. The caller multiplies the length by the number of
-/// earlier windows, which is 0, and ∞ × 0 is NaN.
+/// earlier windows, which is then 0, and ∞ × 0 would be NaN.
 fn finite(window_s: f64) -> f64 {
     if window_s.is_finite() { window_s } else { 0.0 }
 }
@@ -137,8 +137,8 @@ mod tests {
     use crate::stage::Stage;
     use crate::tally::SourceTally;
 
-    /// Makes a run with one message per second. `ages_s` has the maximum age of the newest message in each second. Then
-    /// comes a row after the load, which `windows` must ignore although its age is huge.
+    /// Makes a run with one message per second. `ages_s` has the maximum age of the newest message in each second. The
+    /// last row lies after the load, so `windows` must ignore the row, although its age is huge.
     fn record(ages_s: &[Option<f64>]) -> Record {
         let mut record = Record::empty();
         record.ledger.delivered = Some(ages_s.len() as u64);

@@ -23,10 +23,11 @@ use crate::validity::{limits, warnings};
 use mailrun_text::words::{counted, grouped, listed};
 use std::time::Duration;
 
-/// Of the messages for which a session was free, a source in an open loop may begin at most 1 % more than this late.
-/// Otherwise, the source fell behind its schedule, and the verdict says so.
+/// Limit, in milliseconds, for the delay that a source in an open loop causes itself when it begins messages late
+/// although a session is free. If the delay of more than 1 % of the messages is longer, the verdict says that the
+/// source fell behind its schedule.
 const LAG_LIMIT_MS: f64 = 10.0;
-/// In an open loop, at least this share of the requested rate must have been offered. Otherwise, the verdict reports a
+/// In an open loop, the source must offer at least this share of the requested rate. Otherwise, the verdict reports a
 /// missed rate.
 const MIN_RATE_SHARE: f64 = 0.95;
 /// A source or sink that was busy for more than this share of its threads' time may itself have been the limit, instead
@@ -38,9 +39,10 @@ const MIN_BUSY_S: f64 = 1.0;
 /// Minimum length of a run for which a missed rate is judged. In a shorter run, the first connections dominate the
 /// rate, so a missed rate says nothing about the server.
 const MIN_RATE_S: f64 = 1.0;
-/// Remark on a run in which the source sent directly to the sink. A short report omits it, as it requires no action.
+/// Remark on a run in which the source sent directly to the sink. A short report leaves out this remark, because the
+/// user need not do anything about it.
 pub const NO_SERVER: &str = "There was no server: this is the limit of source and sink on this host.";
-/// Deliveries fall behind if their rate is below this share of the rate of accepted messages.
+/// Deliveries count as slower than acceptance if their rate is below this share of the rate of accepted messages.
 const BEHIND_SHARE: f64 = 0.9;
 /// Queues shorter than this are ignored, because any server may have this many messages under way.
 const MIN_QUEUE: u64 = 20;
@@ -130,8 +132,8 @@ pub fn judge(record: &Record, circumstances: &VerdictInputs) -> Verdict {
         || reasons.iter().any(|reason| reason.cause.outcome() == Some(Outcome::Invalid));
     reasons.extend(rate_reason(record, circumstances.topology, is_our_fault));
     reasons.extend(threshold_reasons(record));
-    // If our source, sink or endpoint ran out of memory and died, messages may have failed or seem lost for this
-    // reason. Remove such reasons from the verdict, because they say nothing about the server.
+    // If our source, sink or endpoint ran out of memory and died, its death may be why messages failed or seem lost.
+    // Remove the reasons that report such messages from the verdict, because they say nothing about the server.
     if lacked_memory(record) {
         reasons.retain(|reason| !follows_from_death(reason.cause));
     }
@@ -188,8 +190,8 @@ pub fn accept_ordered(verdict: &mut Verdict, causes: &[Cause], reason: Reason, p
         true => Reason { cause: Cause::Ordered, ..known },
         false => known,
     });
-    // `decide` keeps the order of reasons that have the same cause. Put `reason` first, so that the user reads which
-    // faults were requested before the problems that they excuse.
+    // `decide` keeps the order of reasons that have the same cause. Put `reason` first, so that the user first reads
+    // which faults were requested, and then which problems they excuse.
     let reasons = std::iter::once(reason).chain(known).collect();
     *verdict = Verdict { closed, ..decide(reasons, pass) };
 }
@@ -268,13 +270,13 @@ fn death_reasons(record: &Record) -> Vec<Reason> {
     record.parties.iter().filter_map(reason).collect()
 }
 
-/// Returns the noun for the relay of a run: "relay" only for mailrun's own, and "server" for any other.
+/// Returns the word with which texts refer to a relay: "relay" for mailrun's own relay, and "server" for any other.
 fn relay_noun(party: &Party) -> &'static str {
     if party.name.starts_with("mailrun") { Role::Relay.name() } else { "server" }
 }
 
-/// Returns a reason for the verdict, which tells that our own source, sink or endpoint died. If that process ran out of
-/// memory, the run is invalid instead of failed, because the server is not to blame.
+/// Returns the reason for the verdict that our own source, sink or endpoint died. If that process ran out of memory,
+/// the run is invalid instead of failed, because the server is not to blame.
 pub fn death_reason(name: &str, death: &Death) -> Reason {
     let cause = if death.out_of_memory { Cause::Exhausted } else { Cause::Died };
     Reason::new(cause, death_text(name, death))
@@ -313,8 +315,8 @@ fn has_death(record: &Record) -> bool {
     record.parties.iter().any(|party| party.died.is_some())
 }
 
-/// Reports lost, duplicate, corrupt, rejected, failed and expired mail beyond the thresholds and beyond the faults that
-/// the user asked for.
+/// Reports lost, duplicate, corrupt, rejected, failed and expired mail. Leaves out fates for which the user set a
+/// threshold, because [`threshold_reasons`] judges these. Faults that the user requested become [`Cause::Ordered`].
 fn fate_reasons(record: &Record, circumstances: &VerdictInputs) -> Vec<Reason> {
     let bounds = OrderedBounds::of(record, circumstances);
     let fate_reasons = Fate::ALL.into_iter().filter_map(|fate| {
@@ -367,7 +369,7 @@ fn expired_reason(record: &Record, circumstances: &VerdictInputs) -> Option<Reas
     Some(Reason::new(if is_ordered { Cause::Ordered } else { Cause::Expired }, text))
 }
 
-/// Minimum and maximum count of each fate, such as lost, if only the faults that the user requested occurred.
+/// Minimum and maximum count of each fate, such as lost, that the faults requested by the user can explain.
 struct OrderedBounds {
     ordered: Option<Ordered>,
     topology: Topology,
@@ -406,7 +408,7 @@ impl OrderedBounds {
         (self.min(fate)..=self.max(fate)).contains(&count)
     }
 
-    /// Returns how often this fate must at least occur because of the faults that the sink caused on request.
+    /// Returns the minimum count of this fate that must result from the faults that the sink caused on request.
     fn min(&self, fate: Fate) -> u64 {
         let Some(ordered) = self.ordered else { return 0 };
         match fate {
@@ -752,7 +754,8 @@ fn known_server(record: &Record) -> Option<(&'static str, &'static str)> {
     known.into_iter().find(|(name, _)| banner.contains(&name.to_ascii_lowercase()))
 }
 
-/// Returns the name in the server's greeting or, if no known name is in it, "The server", to begin a sentence.
+/// Returns the server's name for the beginning of a sentence. If the server's greeting contains no known name, returns
+/// "The server".
 fn server_name(record: &Record) -> &'static str {
     known_server(record).map_or("The server", |(name, _)| name)
 }
@@ -778,9 +781,9 @@ fn bounce_reason(row: &BounceRow) -> &str {
     reason.trim_end_matches('.')
 }
 
-/// Returns the last time in which no message was accepted, if it shows that the server is gone: the stall lasted until
-/// the end of the run, and connections failed. If the server rejected mail during the stall, it was still running, so
-/// the result is `None`.
+/// Returns the last period in which no message was accepted, if it shows that the server is gone. This is so if the
+/// period lasted until the end of the load and connections failed in it. If the server rejected mail in this period, it
+/// was still running, so the result is `None`.
 fn final_stall(record: &Record) -> Option<&StallRow> {
     let accepting = record.stalls.iter().rfind(|stall| stall.stage == Stage::Accepted);
     accepting.filter(|stall| stall.to_the_end && stall.failed > 0 && stall.rejected == 0)
@@ -860,9 +863,9 @@ pub fn behind_schedule(record: &Record) -> Option<String> {
     })
 }
 
-/// True if messages waited in all more than twice as long as the source itself delayed them (`lag_ms`), by the 99th
-/// percentile. The rest is waiting for a free session, which is not the source's fault, because sessions are busy only
-/// while the server works.
+/// True if the 99th percentile of the messages' whole wait is more than twice `lag_ms`, the 99th percentile of the
+/// delay that the source itself caused. Messages then waited mostly for a free session. This is not the source's fault,
+/// because sessions are busy only while the server works.
 fn waits_outweigh(record: &Record, lag_ms: f64) -> bool {
     record.stage(Stage::Created).and_then(|row| row.latency_ms).is_some_and(|waited| waited.p99 > 2.0 * lag_ms)
 }
@@ -1196,7 +1199,7 @@ fn wait_note(record: &Record) -> Option<String> {
 
 /// Reports that deliveries fell behind acceptance, for example
 /// `Deliveries fell behind: accepted 50/s, delivered 18/s, and the queue grew to 345.` The rates alone do not always
-/// show this, because a server that releases its queue at once delivers at a high rate.
+/// show this, because a server that holds mail back and then delivers its whole queue at once has a high rate.
 pub fn behind_note(record: &Record) -> Option<String> {
     let accepted = record.stage(Stage::Accepted)?;
     let delivered = record.stage(Stage::Delivered)?;
@@ -1235,7 +1238,7 @@ fn notice_notes(record: &Record) -> impl Iterator<Item = String> {
     occurred.map(|(count, noun, text)| format!("{} arrived: {text}.", counted(count.unwrap_or_default(), noun)))
 }
 
-/// Reports messages that were due but had not begun when the load ended.
+/// Reports messages that were due but that no session had begun to send when the load ended.
 fn unsent_note(record: &Record) -> Option<String> {
     let count = unsent(record);
     (count > 0).then(|| {
@@ -1269,8 +1272,8 @@ fn is_nothing(count: &Option<u64>) -> bool {
     count.unwrap_or_default() == 0
 }
 
-/// Returns the noun for what the ledger counts: messages if each has one recipient, and copies otherwise. It is
-/// singular if one message was created, as in "1 of 1 message".
+/// Returns the noun for what the ledger counts: messages if each message has one recipient, and copies otherwise. The
+/// noun is singular if only one message was created, as in "1 of 1 message".
 fn unit_noun(record: &Record) -> &'static str {
     match record.workload.recipients {
         0 | 1 if record.ledger.created == Some(1) => "message",

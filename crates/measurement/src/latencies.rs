@@ -1,9 +1,9 @@
-//! Distributions of measured times, and a log of their distribution in each interval. Each distribution is an
+//! Distributions of measured times, and a log file that has the distribution of each interval. Each distribution is an
 //! HdrHistogram of nanoseconds from 1 µs to 1 h with three digits.
 //!
-//! Each worker records into its own distribution. At regular intervals, the collector adds this distribution to the
-//! sum, and then the worker empties it. A distribution takes two words of memory until the first time is recorded. Then
-//! its size depends on its largest value: 16 KB at 1 ms, 96 KB at 1 s.
+//! Each worker records into its own distribution. At regular intervals, the collector adds this distribution to the sum
+//! of all workers, and then the worker empties it. A distribution takes two words of memory until the first time is
+//! recorded. Then its size depends on its largest value: 16 KB at 1 ms, 96 KB at 1 s.
 use crate::record::LatencyMs;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -103,7 +103,7 @@ impl Latencies {
         reached.map_or(0, |histogram| histogram.count_between(from, to))
     }
 
-    /// Returns the minimum, mean, quantiles and maximum in milliseconds, or `None` without any times.
+    /// Returns the minimum, mean, quantiles and maximum in milliseconds, or `None` if no time was recorded.
     pub fn summary(&self) -> Option<LatencyMs> {
         let histogram = self.recorded()?;
         Some(LatencyMs {
@@ -118,13 +118,13 @@ impl Latencies {
         })
     }
 
-    /// Returns a percentile in milliseconds, for example the 99th percentile for a `quantile` of 0.99. Returns 0
-    /// without any times.
+    /// Returns a percentile in milliseconds, for example the 99th percentile for a `quantile` of 0.99. Returns 0 if no
+    /// time was recorded.
     pub fn quantile_ms(&self, quantile: f64) -> f64 {
         self.recorded().map_or(0.0, |histogram| in_ms(histogram.value_at_quantile(quantile)))
     }
 
-    /// Returns the standard deviation in milliseconds, or 0 without any times.
+    /// Returns the standard deviation in milliseconds, or 0 if no time was recorded.
     pub fn stddev_ms(&self) -> f64 {
         self.recorded().map_or(0.0, |histogram| histogram.stdev() / NS_PER_MS)
     }
@@ -136,8 +136,8 @@ impl Latencies {
         recorded.map(|bucket| (bucket.value_iterated_to(), bucket.count_at_value()))
     }
 
-    /// Encodes the distribution in the form of interval logs (HdrHistogram V2, deflated, Base64), or returns `None` if
-    /// it is empty.
+    /// Encodes the distribution as text, as in an [`IntervalLog`] (HdrHistogram V2, deflated, Base64). Returns `None`
+    /// if the distribution is empty.
     pub fn encoded(&self) -> Option<String> {
         let mut bytes = Vec::new();
         V2DeflateSerializer::new().serialize(self.recorded()?, &mut bytes).ok()?;

@@ -19,8 +19,8 @@ const PAGE_BITS_LOG2: u32 = 15;
 const PAGE_BITS: u64 = 1 << PAGE_BITS_LOG2;
 const MAGIC: &[u8; 8] = b"MRLEDGR1";
 /// Number of empty pages that [`Ledger::clear`] keeps for reuse, 1 MB in total. A worker thread clears its ledger each
-/// time that its counts are merged. At any speed measured so far, this many pages last for twice the time between
-/// merges.
+/// time that its counts are merged. Even at the highest speed measured so far, this many pages are enough for twice the
+/// time between two merges.
 const SPARE_PAGES: usize = 256;
 
 type LedgerPage = Box<[u64; PAGE_WORDS]>;
@@ -188,7 +188,8 @@ impl Ledger {
     }
 
     /// Calls `found` for each message that is in both ledgers and has recipients in `self` that are not in `other`. The
-    /// arguments are the message's sequence number, these recipients, and the message's recipients in `other`.
+    /// arguments of `found` are the message's sequence number, its recipients that are only in `self`, and its
+    /// recipients in `other`.
     pub fn for_each_stranger(&self, other: &Self, mut found: impl FnMut(u64, &[u32], &[u32])) {
         let mut ours: BTreeMap<u64, Vec<PageKey>> = BTreeMap::new();
         for (&key, &page) in &self.index {
@@ -311,8 +312,8 @@ impl Ledger {
     }
 
     /// Writes the three ledgers of a sink one after the other: mail that arrived, mail that notifications reported as
-    /// undeliverable, and mail that arrived only at other addresses than those of its recipients. Empty ledgers at the
-    /// end are left out.
+    /// undeliverable, and mail that arrived only at addresses that the source had not named. Empty ledgers at the end
+    /// are left out.
     pub fn write_arrivals(ledgers: [&Self; 3], mut to: impl Write) -> io::Result<()> {
         let last = ledgers.iter().rposition(|ledger| ledger.count() > 0).unwrap_or_default();
         ledgers[..=last].iter().try_for_each(|ledger| ledger.write_to(&mut to))
@@ -399,7 +400,7 @@ fn bit_position(sequence: u64) -> (usize, u64) {
     ((sequence >> 6) as usize % PAGE_WORDS, 1 << (sequence & 63))
 }
 
-/// Sets all bits in `ours` that are set in `theirs`. Returns the number of bits that were already set in both.
+/// Sets all bits in `ours` that are set in `theirs`. Returns how many of these bits were already set in `ours`.
 fn merge_page(ours: &mut LedgerPage, theirs: &LedgerPage) -> u64 {
     let mut again = 0;
     for (ours, theirs) in ours.iter_mut().zip(theirs.iter()) {
@@ -409,7 +410,7 @@ fn merge_page(ours: &mut LedgerPage, theirs: &LedgerPage) -> u64 {
     again
 }
 
-/// Copies the bits of `page` at these positions to `kept`, whose other bits do not change.
+/// Copies the bits in the range `bits` from `page` to `kept`. The other bits of `kept` do not change.
 fn copy_bits(kept: &mut LedgerPage, page: &LedgerPage, bits: &Range<u64>) {
     for (number, (kept, word)) in kept.iter_mut().zip(page.iter()).enumerate() {
         let first = number as u64 * 64;

@@ -15,7 +15,7 @@ use std::time::Duration;
 impl SourceTally {
     /// Makes the record's row for a stage of the load from the source's counts. Stages are numbered from 1. Accepted
     /// mail counts as in flight, because the source does not see arrivals. `open` is the number of message-recipient
-    /// pairs without a result when the source stopped.
+    /// pairs that had no result yet when the source stopped.
     pub fn load_stage_row(&self, number: u8, since: Stage, origin: Duration, open: u64) -> LoadStageRow {
         let nothing = Self::default();
         let tally = self.load_stages.get(usize::from(number) - 1).unwrap_or(&nothing);
@@ -41,8 +41,8 @@ impl SourceTally {
 }
 
 impl RunTally {
-    /// Makes a row for each load stage from which mail has arrived. The rows have no names, because a sink does not
-    /// know the names of the stages.
+    /// Makes a row for each stage of the load with at least one arrival. The rows have no names, because a sink does
+    /// not know the names of the stages.
     pub fn load_stage_rows(&self, party: &str, origin: Duration) -> Vec<LoadStageRow> {
         let row = |(place, tally): (usize, &Self)| LoadStageRow {
             number: place as u32 + 1,
@@ -126,9 +126,9 @@ pub fn close_accounts(record: &mut Record, whole: &AccountInputs<'_>) {
     }
 }
 
-/// Sets the number of duplicates in a sink's record, for the run and for each stage of its load: the arrivals minus the
-/// distinct messages in `arrived`. Does nothing if the `source` sent messages with several recipients, because
-/// `arrived` then contains several pairs for a message, and does not tell the number of messages.
+/// Sets the number of duplicates in a sink's record, for the run and for each stage of its load: the number of arrivals
+/// minus the number of distinct messages in `arrived`. Does nothing if the `source` sent messages with several
+/// recipients, because `arrived` then contains several pairs for a message, and does not tell the number of messages.
 pub fn count_duplicates(sink: &mut Record, arrived: &Ledger, source: &Record) {
     if !has_single_recipients(source) {
         return;
@@ -170,15 +170,15 @@ fn known_by_stage(ledger: LedgerRow, has_overflow: bool) -> LedgerRow {
     }
 }
 
-/// True if each message has one recipient, so that the counts of a ledger are numbers of messages.
+/// True if each message has one recipient. The ledger's counts of message-recipient pairs are then numbers of messages.
 fn has_single_recipients(record: &Record) -> bool {
     let created = record.stage(Stage::Created).map_or(0, |row| row.count);
     let of_warm_up = record.warm_up.map_or(0, |warm_up| warm_up.created);
     record.ledger.created == Some(created.saturating_add(of_warm_up))
 }
 
-/// Adds the sink's arrivals to each stage of the source's load. If it is known that nothing arrived from a stage, adds
-/// a row with zero arrivals.
+/// Adds the sink's arrivals to each stage of the source's load. If it is known that no mail of a stage arrived, adds a
+/// row with zero arrivals to that stage.
 pub(crate) fn join(
     rows: &mut [LoadStageRow],
     sink: &[LoadStageRow],

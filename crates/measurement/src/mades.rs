@@ -20,15 +20,15 @@ pub struct Mades {
     pub queues: Vec<MadesQueue>,
     /// Code of the receiver to which the run addressed all messages.
     pub receiver: String,
-    /// Business type of the messages that are sent.
+    /// Business type of the messages that the run sent.
     pub message_type: String,
     /// True if messages were sent as durable, so that a broker keeps them over a restart.
     pub durable: bool,
     /// Content of the messages: random, xml, or a file.
     pub payload: String,
-    /// Maximum number of messages that are under way at a time: created, but neither completed nor given up.
+    /// Maximum number of messages that may be under way at a time: created, but neither completed nor given up.
     pub max_in_transit: u64,
-    /// Maximum number of transfers that are handed over to the broker but not yet settled.
+    /// Maximum number of transfers that the bench may have sent to the broker without the broker having settled them.
     pub window: u64,
     /// Time after which the bench gives up on a message, in seconds.
     pub timeout_s: f64,
@@ -44,8 +44,8 @@ pub struct Mades {
     pub troubles: Vec<MadesTrouble>,
     /// Periods in which the bench had no connection to a broker; at most the first 100.
     pub outages: Vec<MadesOutage>,
-    /// Messages that came twice because a connection was cut before the broker learned that the bench had received
-    /// them.
+    /// Messages that the broker delivered again, because a connection was cut before the broker learned that the bench
+    /// had received them.
     pub redelivered: u64,
     /// Number of times that the bench received another sender's message from a queue and returned it to the queue.
     pub released: u64,
@@ -55,7 +55,7 @@ pub struct Mades {
     pub reordered: u64,
     /// Messages that the bench created late, because `max_in_transit` or `window` was reached when they were due.
     pub waited_for_room: u64,
-    /// Time of the endpoint's last reply, event or delivery, since the run began; `null` if there was none.
+    /// Time of the endpoint's last reply, event or delivery, in seconds since the run began; `null` if there was none.
     pub last_answer_s: Option<f64>,
     /// Time in which a message could not be sent because the broker gave no credit; `null` if it always gave credit.
     pub no_credit: Option<MadesNoCredit>,
@@ -86,8 +86,8 @@ pub struct MadesBroker {
     pub version: String,
 }
 
-/// A load that imitates the documents that participants of an electricity market send. Its counts tell how many of the
-/// due messages were sent and arrived in time.
+/// A load that imitates the documents that participants of an electricity market send, and how many of these messages
+/// were sent and arrived in time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MadesMarket {
@@ -95,7 +95,7 @@ pub struct MadesMarket {
     pub shapes: Vec<MadesShape>,
     /// How many times as fast the run is as the market: this many seconds of market time pass in one second of the run.
     pub acceleration: u32,
-    /// Time zone of the market. The quarter-hours of the market begin on its clock.
+    /// Time zone of the market, by whose clock the quarter-hours of the market begin.
     pub time_zone: String,
     /// Messages that were due but never created, because too many were under way or there was no connection.
     pub missed: u64,
@@ -138,8 +138,8 @@ pub struct MadesWindow {
     pub completed: u64,
     /// Messages that reached the last stage of their way only after their time-out.
     pub late: u64,
-    /// Longest time from when a message was due until it reached its last stage. Messages that reached it after their
-    /// time-out are left out.
+    /// Longest time, in milliseconds, from when a message was due until it reached its last stage. Messages that
+    /// reached this stage after their time-out are left out.
     pub slowest_ms: f64,
 }
 
@@ -188,7 +188,7 @@ pub struct MadesAcknowledgements {
     pub unknown: u64,
     /// Acknowledgement documents that could not be read. The bench returned them to their queue.
     pub unreadable: u64,
-    /// Time of the way back, from a message's arrival in the inbox to its acknowledgement.
+    /// Time from a message's arrival in the inbox to the arrival of its acknowledgement.
     pub way_back_ms: Option<LatencyMs>,
 }
 
@@ -197,13 +197,14 @@ pub struct MadesAcknowledgements {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MadesTruth {
-    /// A row for each number that both the simulator and the bench counted, for example of reported events.
+    /// A row for each number that both the simulator and the bench counted, for example the number of reported events.
     pub counts: Vec<MadesCount>,
-    /// A row for each stage, with the times in which messages reached it, as the simulator and the bench measured them.
+    /// A row for each stage, with the times until messages reached the stage. The simulator and the bench measured
+    /// these times independently.
     pub times: Vec<MadesTimes>,
 }
 
-/// A number that both the simulator of the endpoints and the bench counted, so that errors of the bench show.
+/// A number that the simulator of the endpoints and the bench counted independently, to reveal errors of the bench.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MadesCount {

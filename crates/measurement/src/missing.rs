@@ -17,7 +17,7 @@ pub struct MissingTransaction {
     pub reply: Option<String>,
 }
 
-/// The first [`MAX_MISSING`] messages of a worker or of a run that did not arrive.
+/// The first [`MAX_MISSING`] messages that did not arrive, of one worker or of the whole run.
 #[derive(Clone, Debug, Default)]
 pub struct MissingTransactions {
     messages: Vec<MissingTransaction>,
@@ -61,8 +61,8 @@ pub struct KnownReply {
 }
 
 /// Lists the first messages that were accepted but did not reach all of their recipients. A message counts as bounced
-/// if a notification reported a bounce for one of the recipients that it did not reach. The list also has the server's
-/// reply to each message, if `known` returns it for the sequence number. Times in the list are relative to `origin`.
+/// if a notification reported a bounce for one of the recipients that it did not reach. `known` returns the server's
+/// reply to the message with a sequence number, or `None` if it is unknown. Times in the list count from `origin`.
 pub fn not_seen(
     accepted: &Ledger,
     arrived: &Ledger,
@@ -88,8 +88,8 @@ pub fn not_seen(
     units.into_iter().map(row).collect()
 }
 
-/// Removes messages that reached all of their recipients. They were listed only because the source received no 250 for
-/// them.
+/// Removes messages that reached all of their recipients. Such messages were listed only because the source received no
+/// 250 for them.
 pub fn remove_arrived(messages: &mut Vec<MissingMessage>, arrived: &Ledger) {
     messages.retain(|message| arrived.units_of(message.message) < message.recipient_count.max(1));
 }

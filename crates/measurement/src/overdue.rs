@@ -14,8 +14,8 @@ use crate::series;
 use crate::stage::Stage;
 use std::time::Duration;
 
-/// Returns the number of messages that were due, created or not. In a closed loop, a message is due only when a session
-/// creates it, so all of them were created.
+/// Returns the number of messages that were due, whether or not a session created them. In a closed loop, a message is
+/// due when a session creates it, so this is the number of created messages.
 pub fn due(record: &Record) -> Option<u64> {
     record.stage(Stage::Created).map(|row| row.count).max(record.due)
 }
@@ -38,8 +38,8 @@ pub(crate) fn arrived_again(record: &Record, row: &StageRow) -> u64 {
     if record.mades.is_none() { row.duplicates } else { 0 }
 }
 
-/// Returns the number of absent messages that might have reached the stage within `limit` if the run had waited for
-/// longer. Only messages that may still be in a queue or in flight are counted, not lost messages.
+/// Returns the number of absent messages that might have reached the stage within `limit` if the run had waited longer.
+/// Lost messages are left out, so the result counts only messages that may still be in a queue or in flight.
 pub fn undecided(record: &Record, row: &StageRow, limit: Duration) -> u64 {
     let absent = absent(record, row);
     let open = open(record, row.name);
@@ -126,7 +126,8 @@ pub fn quantile_ms(times: &Latencies, share: f64, absent: u64) -> f64 {
 }
 
 /// Computes the latencies of each stage again at the end of a run, so that messages which never arrived count as
-/// infinitely late. The caller must set the ledger before, because it tells how many of them may still be in a queue.
+/// infinitely late. The caller must set the ledger before, because it tells how many of these messages may still be in
+/// a queue.
 pub fn complete_stages(record: &mut Record) {
     let is_timed = record.stages.iter().any(|row| row.histogram.is_some());
     let since = record.stages.iter().rev().find_map(|row| row.since);

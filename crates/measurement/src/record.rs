@@ -39,7 +39,7 @@ pub struct Record {
     pub origin_ns: u64,
     /// The moment of `origin_ns` in UTC (RFC 3339), by the host's clock.
     pub zero_at: String,
-    /// Time from the first created message after the warm-up to the last event, in seconds.
+    /// Seconds from the first created message after the warm-up until a message last reached any stage.
     pub duration_s: f64,
     /// End of the observation in seconds since `origin_ns`. Until then, the run waited for messages that had not
     /// arrived.
@@ -110,7 +110,8 @@ pub struct Record {
     pub slowest: Vec<SlowMessage>,
     /// Messages that were rejected or failed, or that the sink has not seen; at most 1000 are listed.
     pub missing: Vec<MissingMessage>,
-    /// What became of the messages, by recipient domain, the largest first; empty if there was only one domain.
+    /// What became of the mail to each recipient domain, the domain with the most mail first; empty if there was only
+    /// one domain.
     pub domains: Vec<DomainRow>,
     /// Periods of a second or more in which messages waited but none was accepted or, over MADES, delivered.
     pub stalls: Vec<StallRow>,
@@ -120,8 +121,8 @@ pub struct Record {
     pub ledger: LedgerRow,
     /// Reasons why mail bounced, by status code, the most frequent first; empty if nothing bounced.
     pub bounces: Vec<BounceRow>,
-    /// Addresses under which mail arrived although the source had not named them: the 1000 most frequent, and a row for
-    /// all others; empty if no server revealed one by ORCPT or NOTIFY.
+    /// Addresses under which mail arrived although the source had not named them: up to 1000 addresses, and a row for
+    /// all others; empty if no server's ORCPT or NOTIFY showed such an address.
     pub rewrites: Vec<RewriteRow>,
     /// Errors: replies of 4xx and 5xx, cut connections and time-outs.
     pub errors: Vec<ErrorRow>,
@@ -169,8 +170,8 @@ pub struct ClockRow {
     /// Identity of the host's boot, 8 hexadecimal digits. Times of the same boot come from one monotonic clock, so they
     /// can be compared exactly.
     pub boot: String,
-    /// Unix time minus CLOCK_MONOTONIC in nanoseconds, by the host's own clock. Added to a time of this host, it gives
-    /// Unix time, so that times of several hosts can be compared, as exactly as the clocks of the hosts agree.
+    /// Unix time minus CLOCK_MONOTONIC in nanoseconds, by the host's own clock. Adding this offset to a monotonic time
+    /// of the host gives Unix time. Times of several hosts can then be compared, as exactly as the hosts' clocks agree.
     pub unix_offset_ns: u64,
     /// Clocks of sinks on other hosts, as measured from this host.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -187,9 +188,9 @@ pub struct SinkClockRow {
     /// round trip.
     pub difference_ns: i64,
     /// Maximum error of the difference in nanoseconds: half of the shortest round trip, plus the change of the
-    /// difference from before the load to after it.
+    /// difference between the measurements before and after the load.
     pub error_ns: u64,
-    /// Number of exchanges that compared the clocks. The one with the shortest round trip gave `difference_ns`.
+    /// Number of exchanges that compared the clocks. The exchange with the shortest round trip gave `difference_ns`.
     pub exchanges: u32,
     /// Maximum difference of the clocks in nanoseconds according to chrony's estimates on both hosts. Present only if
     /// it is smaller than `difference_ns` plus `error_ns`. The verdict then uses it instead of this sum.
@@ -225,7 +226,7 @@ pub struct ShardRow {
     pub lag_histogram: Option<String>,
 }
 
-/// A server's description of itself, by which a report names the server.
+/// A server's description of itself. Reports take the name of the server from it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ServerRow {
@@ -362,7 +363,8 @@ pub struct ForeignLoad {
     pub server_elsewhere: bool,
     /// Length of the period that each row of `waits` covers, in seconds.
     pub window_s: f64,
-    /// How long the run's processes waited for a processor while load was offered: a row for each `window_s`.
+    /// How long the run's processes waited for a processor while load was offered: a row for each period of `window_s`
+    /// seconds.
     pub waits: Vec<WaitRow>,
 }
 
@@ -411,7 +413,7 @@ pub struct ExhaustedRow {
     pub party: String,
     /// The resource that ran out: descriptors or ports.
     pub resource: Resource,
-    /// How often the process failed, for example to connect, because the resource had run out.
+    /// Number of operations of the process, such as connecting, that failed because the resource had run out.
     pub count: u64,
     /// Available amount of the resource, if known.
     pub limit: Option<u64>,
@@ -429,11 +431,11 @@ pub struct PauseRow {
     pub phase: Phase,
     /// Number of durations between 38 and 45 ms.
     pub count: u64,
-    /// Number of times that the process timed this phase, including all other durations.
+    /// Number of all durations of this phase that the process measured.
     pub of: u64,
 }
 
-/// How far a session sends ahead without waiting for replies.
+/// Which commands a session sends without waiting for the replies to its earlier commands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
@@ -444,8 +446,8 @@ pub enum Pipelining {
     Off,
     /// A session sends MAIL, RCPT and DATA in one write (RFC 2920).
     Group,
-    /// A session sends a message and the next MAIL, RCPT and DATA in one write, so each message takes one round
-    /// trip.
+    /// A session sends a message and MAIL, RCPT and DATA of the next message in one write, so each message takes one
+    /// round trip.
     Stream,
 }
 
@@ -511,7 +513,8 @@ pub struct OfferedStage {
 }
 
 impl OfferedStage {
-    /// Returns the name that thresholds use for the stage: its own or, without one, its number. `place` counts from 0.
+    /// Returns the name that thresholds use for the stage: its own name or, if it has none, its number, counted from 1.
+    /// `place` is the index of the stage, counted from 0.
     pub fn name_at(&self, place: usize) -> String {
         self.name.clone().unwrap_or_else(|| (place + 1).to_string())
     }
@@ -531,7 +534,8 @@ pub struct LoadStageRow {
     pub end_s: f64,
     /// Messages that were due in the stage, sent or not, without those that were due in the warm-up.
     pub due: Option<u64>,
-    /// Counts and latencies of the messages in `due`: a row for those that were accepted, one for delivered, and so on.
+    /// Counts and latencies of the messages in `due`: a row for accepted messages, a row for delivered messages, and so
+    /// on.
     pub stages: Vec<StageRow>,
     /// What became of the message-recipient pairs that were due in the stage, including the warm-up. Counts that are
     /// known only for the whole run are `null`.
@@ -566,7 +570,7 @@ pub struct Recovery {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Workload {
-    /// Messages requested; `null` if the run was limited by time alone.
+    /// Number of requested messages; `null` if the run was limited by time alone.
     pub messages: Option<u64>,
     /// Requested length of the load in seconds, if the run was limited by time.
     pub duration_limit_s: Option<f64>,
@@ -593,7 +597,7 @@ pub struct Workload {
     pub protocol: String,
     /// Address to which the load was sent.
     pub target: String,
-    /// Seed of all random values, with which the same load can be repeated.
+    /// Seed of all random values. With the same seed, the same load can be repeated.
     pub seed: u64,
     /// Distribution of the message sizes in bytes; `null` if all messages have the same size.
     pub sizes_varied: Option<Varied>,
@@ -771,7 +775,7 @@ pub struct Watched {
     pub broken: u64,
     /// Messages of the run that were deleted from the mailboxes because the user asked for it.
     pub deleted: u64,
-    /// Mailboxes that were not open at the end, because their session broke and could not be opened again yet. Missing
+    /// Mailboxes that were not open at the end, because their session had broken and was not open again yet. Missing
     /// mail may be in these mailboxes.
     pub closed: u64,
     /// Number of times that a server renumbered a mailbox (UIDVALIDITY). The sink then misses messages that came while
@@ -873,7 +877,7 @@ pub struct LatencyMs {
     pub max: f64,
 }
 
-/// Reads `null` as an infinite number, because JSON has no infinite numbers.
+/// Reads `null` as infinity. JSON has no infinite numbers, so records contain `null` instead.
 fn or_infinite<'de, D: serde::Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
     Ok(Option::deserialize(from)?.unwrap_or(f64::INFINITY))
 }
@@ -992,7 +996,7 @@ pub struct PhaseRow {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct StallRow {
-    /// Stage that no message reached: accepted. Over MADES, deliveries can stall as well, so it may also be delivered.
+    /// Stage that no message reached: `accepted` or, only over MADES, `delivered`.
     pub stage: Stage,
     /// Start of the stall in seconds since `origin_ns`. This is when a message last reached the stage or, if no message
     /// was waiting then, when the next message began to wait. The first stall may begin with the load. If connections
@@ -1139,8 +1143,8 @@ pub struct SlowMessage {
     pub delivered_ms: Option<f64>,
     /// Time that the message waited for a session (open loop); 0 if the source no longer remembers the message.
     pub waited_ms: f64,
-    /// Duration of each phase of the message's dialogue, in their order; empty if the source no longer remembers the
-    /// message.
+    /// Duration of each phase of the message's dialogue, in the order of the phases; empty if the source no longer
+    /// remembers the message.
     pub phases: Vec<SlowPhase>,
     /// Recipients of the message, of which at most 10 are listed.
     pub recipients: Vec<String>,
@@ -1166,7 +1170,7 @@ pub struct MissingMessage {
     /// Number of the message in the run, as in its trace header.
     pub message: u64,
     /// Time at which the message was created (closed loop) or due (open loop), in seconds since `origin_ns`; `null` if
-    /// the message was accepted but not seen by the sink.
+    /// the server accepted the message, because the source does not keep this time for accepted messages.
     pub created_s: Option<f64>,
     /// Reason why the message did not arrive, as far as source and sink together can tell.
     pub fate: MissingFate,
@@ -1289,9 +1293,10 @@ pub struct LedgerRow {
     pub converted: Option<u64>,
     /// Messages that do not belong to this run, because their trace names another run or they have no trace.
     pub foreign: Option<u64>,
-    /// Message-recipient pairs that notifications reported as delayed, because a server tries them again.
+    /// Number of reports in notifications that a delivery is delayed and that a server will try it again. If several
+    /// notifications report the same message-recipient pair, each of them counts.
     pub delay_notices: Option<u64>,
-    /// Repeated reports of bounces, which an earlier notification had already reported.
+    /// Number of reports of bounces that an earlier notification had already reported.
     pub repeated_notices: Option<u64>,
     /// Messages without a latency, because they have no usable creation time, for example one from another host's
     /// clock.
@@ -1576,6 +1581,6 @@ pub struct Verdict {
     /// Whole sentences about what counts against the run, such as lost mail or a busy host, and about further facts
     /// that a reader must know. The weightiest comes first.
     pub reasons: Vec<String>,
-    /// For each text in `reasons`, its kind of problem, by which programs can recognize the reason.
+    /// Kind of problem of each text in `reasons`, in the same order, so that programs can recognize the reason.
     pub causes: Vec<Cause>,
 }

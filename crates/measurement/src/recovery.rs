@@ -1,14 +1,15 @@
 use crate::record::{Recovery, SeriesRow};
 
-/// Share of the full rate that a server must deliver in a second to count as recovered.
+/// A server has recovered in the first second in which it delivers at least this share of its full rate.
 const FULL_SHARE: f64 = 0.9;
 
-/// Finds the first second after `back_s` in which the server delivers at least 90 % of its full rate. `back_s` is the
-/// time at which the next hop stopped holding mail back. Returns `None` if nothing was delivered after that time.
+/// Finds the first second in which the server delivers at least 90 % of its full rate. The search begins with the
+/// second that contains `back_s`, the time at which the next hop stopped holding mail back. Returns `None` if nothing
+/// was delivered after that time.
 ///
 /// To find the full rate, the function adds up the messages of the fastest seconds until it has half of all mail. The
-/// full rate is the rate of the slowest second that it needed. The rate of the fastest second would be a matter of
-/// luck, and the mean depends on how long the server waited before it tried again.
+/// full rate is the rate of the slowest of these seconds. The fastest second alone would be a matter of luck, and the
+/// mean of all seconds would depend on how long the server waited before it tried again.
 pub fn recovery(series: &[SeriesRow], back_s: f64) -> Option<Recovery> {
     let since = || series.iter().filter(|row| row.second as f64 + 1.0 > back_s);
     let mut rates: Vec<u64> = since().map(|row| row.delivered).collect();

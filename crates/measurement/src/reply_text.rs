@@ -1,7 +1,7 @@
 //! A server's reply in a fixed amount of memory, so that a reply can be kept for each message without an allocation.
 
-/// Number of bytes of a reply that are kept. They are enough to find a message in the server's log, because servers
-/// write the queue id at the beginning of a reply.
+/// Number of bytes of a reply that are kept. These are enough to find a message in the server's log, because servers
+/// write the queue id near the beginning of a reply.
 pub const MAX_REPLY_BYTES: usize = 119;
 
 /// The first bytes of a reply, as the server sent them.

@@ -6,17 +6,17 @@
 //! RCPT TO:<audit@x> NOTIFY=NEVER              a copy, as of always_bcc, if the source did not ask for NEVER itself
 //! ```
 //!
-//! If a message arrives both under the address of its recipient and under another one, the address was not rewritten,
-//! and the arrival under the other address is a copy. A further arrival under the same address is a duplicate.
+//! If a message arrives both under its recipient's own address and under another address, the recipient was not
+//! rewritten, and the arrival under the other address is a copy. A further arrival under the same address is a
+//! duplicate.
 use crate::ledger::{Ledger, MarkResult};
 use crate::record::RewriteRow;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-/// Maximum number of rewrites (pairs of original and new address) with a count of their own. Further rewrites share a
-/// count.
+/// Maximum number of pairs of original and new address that are counted separately. All further pairs share a count.
 pub const MAX_REWRITES: usize = 1000;
-/// [`Rewrites`] remembers at most this many arrivals (32 MB) to recognise a further arrival at the same address as a
+/// [`Rewrites`] remembers at most this many arrivals (32 MB) to recognize a further arrival at the same address as a
 /// duplicate. Beyond the limit, duplicates count as copies, as if the server had used another address.
 const MAX_SEEN: usize = 1 << 20;
 
@@ -69,8 +69,8 @@ pub struct Rewrites {
 }
 
 impl Rewrites {
-    /// Counts an arrival, and returns whether it is a rewrite, a copy or a duplicate. Unless the server added the
-    /// recipient, adds the message-recipient pair to `arrived`, which contains the pairs that arrived at any address.
+    /// Counts an arrival, and returns whether it is a rewrite, a copy or a duplicate. Also adds the message-recipient
+    /// pair to `arrived`, the pairs that arrived at any address, unless the server added the recipient.
     pub(crate) fn add(&mut self, unit: &RewrittenUnit, pair: &Arc<Rewrite>, arrived: &mut Ledger) -> RewriteResult {
         let RewrittenUnit { sequence, recipient, address, is_added, .. } = *unit;
         let is_new = self.seen.len() >= MAX_SEEN || self.seen.insert((sequence, recipient, address));
@@ -93,7 +93,8 @@ impl Rewrites {
         result
     }
 
-    /// Returns the number of copies. A rewritten recipient has one delivery, and all other arrivals are copies.
+    /// Returns the number of copies. For each rewritten recipient, one arrival counts as the delivery. All other
+    /// arrivals are copies.
     pub fn copied(&self) -> u64 {
         self.arrivals - self.units.count()
     }
@@ -109,7 +110,8 @@ impl Rewrites {
     }
 }
 
-/// Adds up two sinks' counts of each address pair. Sorts the rows by count, except that the shared row comes last.
+/// Adds up two sinks' counts of each address pair. Sorts the rows by count. The row that all further pairs share comes
+/// last.
 pub(crate) fn join(mut rows: Vec<RewriteRow>, more: Vec<RewriteRow>) -> Vec<RewriteRow> {
     for row in more {
         match rows.iter_mut().find(|known| (&known.address, &known.original) == (&row.address, &row.original)) {

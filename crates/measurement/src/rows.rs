@@ -10,8 +10,8 @@ use std::time::Duration;
 impl SourceTally {
     /// Makes a row for each stage that a source observes: `created`, `sent` and `accepted`. Messages of the warm-up are
     /// left out. Latencies count from `since`, which is `Scheduled` in an open loop and `Created` in a closed loop. In
-    /// an open loop, the stage `created` has latencies as well: how late sessions began messages after they were due.
-    /// Arrival times count from `origin`.
+    /// an open loop, the stage `created` has latencies as well, which tell how long after its due time a session began
+    /// each message. Arrival times count from `origin`.
     pub fn stages(&self, party: &str, since: Stage, origin: Duration) -> Vec<StageRow> {
         let warm = &self.warm_up;
         let created = self.created - warm.created;
@@ -72,8 +72,8 @@ impl SourceTally {
 }
 
 impl RunTally {
-    /// Makes the row of the stage `delivered`, which a sink observes, without messages of the warm-up. Arrival times
-    /// count from `origin`.
+    /// Makes the row of the stage `delivered`, which a sink observes. Messages of the warm-up are left out. Arrival
+    /// times count from `origin`.
     pub fn stage(&self, party: &str, since: Stage, origin: Duration) -> StageRow {
         let figures = StageFigures {
             count: self.messages - self.warm_up_messages,
@@ -118,8 +118,8 @@ pub struct StageFigures<'a> {
 }
 
 impl StageFigures<'_> {
-    /// Converts the figures to a row of the run record. Its duration counts from `first_created`, when the first
-    /// message was created, and its arrival times count from `origin`.
+    /// Converts the figures to a row of the run record. The duration in the row counts from `first_created`, the time
+    /// at which the first message was created. The arrival times count from `origin`.
     pub fn row(
         &self,
         name: Stage,

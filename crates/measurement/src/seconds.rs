@@ -7,14 +7,15 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
-/// Number of equal parts of a second. For each part, a worker keeps when its first message arrived, and when the newest
-/// of the arrived messages was created. Freshness is computed from these times, so more parts would make it more exact.
+/// Number of equal parts into which a second is divided to measure freshness. For each part, a worker keeps only the
+/// time of the first arrival, and the creation time of the newest message that arrived. Freshness is computed from
+/// these times, so it is exact only to the length of a part.
 pub(crate) const PARTS: usize = 10;
 /// Maximum number of time steps that [`EventTimes`] keeps. When there are more, the length of a step doubles.
 const MAX_TIMES: usize = 36_000;
 
-/// Returns the beginning of the second that contains `at`. Seconds of a run do not begin at whole seconds of the clock,
-/// so the caller must pass the beginning of any second of the run as `zero`.
+/// Returns the beginning of the second of the run that contains `at`. Seconds of a run do not begin at whole seconds of
+/// the clock, so the caller must pass the beginning of any second of the run as `zero`.
 pub fn second_of(at: Duration, zero: Duration) -> Duration {
     const NS_PER_S: u32 = 1_000_000_000;
     let part_ns = (at.subsec_nanos() + NS_PER_S - zero.subsec_nanos()) % NS_PER_S;
@@ -28,7 +29,8 @@ pub struct SecondTally {
     pub accepted: u64,
     pub delivered: u64,
     pub errors: u64,
-    /// Latencies of messages to the last stage that the process observes: accepted at a source, delivered at a sink.
+    /// Latencies until messages reached the last stage that the process observes: accepted at a source, delivered at a
+    /// sink.
     pub latencies: Latencies,
     /// Arrivals in each tenth of the second, from which the age of the newest message is computed.
     pub(crate) arrivals: [Option<Arrivals>; PARTS],
@@ -72,11 +74,12 @@ impl SecondTally {
     }
 }
 
-/// Counts of a worker thread by second, since it last handed over its counts. Usually, this is one second or two.
+/// Counts of a worker thread since it last handed over its counts, separately for each second. Usually, these are only
+/// one or two seconds.
 #[derive(Clone, Debug, Default)]
 pub struct Seconds {
-    /// Each of the first `used` tallies counts the events of one second. The others are empty, and stay so that their
-    /// memory can be reused.
+    /// Each of the first `used` tallies counts the events of one second. The others are empty, and are kept only so
+    /// that their memory can be reused.
     tallies: Vec<SecondTally>,
     used: usize,
 }
@@ -117,7 +120,7 @@ impl Seconds {
         self.tallies[..self.used].iter()
     }
 
-    /// Removes all seconds. Keeps the memory of two, because a worker rarely counts more before it clears them.
+    /// Removes all seconds. Keeps the memory of two seconds, because a worker rarely counts more before it clears them.
     pub fn clear(&mut self) {
         self.tallies.truncate(2);
         self.tallies.iter_mut().for_each(SecondTally::clear);
@@ -156,7 +159,7 @@ impl DueSeconds {
 }
 
 /// Times of events that belong to no particular run, such as a sink's errors. Events are counted by time steps, which
-/// are 1/128 s long at first. Whenever there would be more than `MAX_TIMES` steps, they become twice as long.
+/// are 1/128 s long at first. When there would be more than `MAX_TIMES` steps, all steps become twice as long.
 #[derive(Clone, Debug, Default)]
 pub struct EventTimes {
     halvings: u32,

@@ -6,7 +6,8 @@
 #[derive(Clone, Copy, Debug)]
 pub struct SeededRng(u64);
 
-/// 2^64 divided by the golden ratio, by which SplitMix64 increases its state. Its multiples are far apart (mod 2^64).
+/// 2^64 divided by the golden ratio. SplitMix64 adds this number to its state after each draw, because the multiples of
+/// this number are far apart (mod 2^64).
 const GOLDEN_GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl SeededRng {
@@ -54,7 +55,7 @@ pub fn scale(draw: u64, count: u64) -> u64 {
     ((u128::from(draw) * u128::from(count)) >> 64) as u64
 }
 
-/// Derives a number from a text, for random values of items that have a name and no number.
+/// Derives a number from a text, for random values of items that have a name instead of a number.
 pub fn hash_text(text: &[u8]) -> u64 {
     text.iter().fold(GOLDEN_GAMMA, |number, octet| mix(number ^ u64::from(*octet)))
 }

@@ -12,16 +12,16 @@ use std::time::Duration;
 /// Maximum number of rows of a run: 10 hours at one row per second, in 5 MB of memory. In a longer run, each row covers
 /// more seconds.
 const MAX_ROWS: usize = 36_000;
-/// Number of latest seconds whose percentiles are not computed yet, because a worker may still hand over some of their
-/// latencies.
+/// For this many of the latest seconds, the percentiles are not computed yet, because a worker may still hand over
+/// latencies of these seconds.
 const MAX_OPEN: usize = 4;
 
 /// Rows of a run so far, each for a second or, in a long run, for several seconds.
 ///
 /// When there would be more than `MAX_ROWS` rows, every two neighbouring rows are joined, and from then on a row covers
-/// twice the time. The field `second` of a row is its beginning. The quantiles of two rows cannot be added, so a joined
-/// row keeps the greater of both. For the same reason, if latencies come after the quantiles of their second were
-/// computed, the row keeps the greater of the old and the new quantile.
+/// twice the time. The field `second` of a row is the second at which the row begins. The quantiles of two rows cannot
+/// be added, so a joined row keeps the greater of both. For the same reason, if latencies come after the quantiles of
+/// their second were computed, the row keeps the greater of the old and the new quantile.
 #[derive(Clone, Debug)]
 pub struct Series {
     zero: Duration,
@@ -177,8 +177,7 @@ impl Series {
         join(self.row(second), &closed);
     }
 
-    /// Adds rows for seconds in which nothing happened. Adds none if the series would then have more than `MAX_ROWS`
-    /// rows.
+    /// Adds rows for seconds in which nothing happened, unless the series would then have more than `MAX_ROWS` rows.
     fn fill_gaps(&mut self) {
         let ends = self.rows.keys().next().zip(self.rows.keys().next_back());
         let Some((first, last)) = ends.map(|(first, last)| (*first, *last)) else { return };
@@ -208,8 +207,9 @@ pub(crate) fn step(rows: &[SeriesRow]) -> u64 {
     steps.filter(|step| *step > 0).min().unwrap_or(1)
 }
 
-/// Adds the counts of `next` to `row`. Latencies and the age become the greater of both values. For rows of different
-/// sinks, the caller must then set `oldest_ms` to the lower age, because mail at either sink has arrived.
+/// Adds the counts of `next` to `row`. Latencies and the age become the greater of both values. If the rows come from
+/// different sinks, the caller must afterwards set `oldest_ms` to the lower of both ages, because the newest message
+/// may have arrived at either sink.
 pub(crate) fn join(row: &mut SeriesRow, next: &SeriesRow) {
     row.created = row.created.saturating_add(next.created);
     row.sent = row.sent.saturating_add(next.sent);

@@ -107,7 +107,8 @@ impl<T: Clone> Slowest<T> {
 pub struct MessagePhases([u32; Phase::ALL.len()]);
 
 impl MessagePhases {
-    /// Adds to the duration of a phase, which may occur repeatedly (RCPT). The sum saturates at 2^32 µs (71 minutes).
+    /// Adds `elapsed` to the duration of a phase. A phase may occur repeatedly (RCPT). The sum saturates at 2^32 µs (71
+    /// minutes).
     #[inline]
     pub fn add(&mut self, phase: Phase, elapsed: Duration) {
         let microseconds = elapsed.as_secs().saturating_mul(1_000_000).saturating_add(elapsed.subsec_micros().into());
@@ -115,7 +116,8 @@ impl MessagePhases {
         *total = total.saturating_add(u32::try_from(microseconds).unwrap_or(u32::MAX));
     }
 
-    /// Makes the run record's rows for the phases, in their order. Phases that took no time are left out.
+    /// Returns a row of the run record for each phase, in the order in which phases occur in a dialogue. Leaves out
+    /// phases that took no time.
     pub fn rows(&self) -> Vec<SlowPhase> {
         let timed = Phase::ALL.into_iter().zip(self.0).filter(|(_, microseconds)| *microseconds > 0);
         timed.map(|(name, microseconds)| SlowPhase { name, ms: f64::from(microseconds) / 1e3 }).collect()

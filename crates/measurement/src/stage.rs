@@ -6,7 +6,8 @@
 //! ```
 use serde::{Deserialize, Serialize};
 
-/// A point on a message's way, such as acceptance by the server. Reports count messages and their times by stage.
+/// A point on a message's way, such as acceptance by the server. For each stage, a report shows how many messages
+/// reached it and how long they took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]

@@ -2,9 +2,9 @@
 //! message, or an endpoint delivered none.
 //!
 //! The collector adds a [`Tick`] at regular intervals. A tick contains the times at which the first and the last
-//! message since the previous tick reached the stage. A stall begins and ends at such times, so the interval between
-//! ticks does not limit how exact its length is. Time counts only while messages wait, because a source that has
-//! nothing to send is not stalled.
+//! message since the previous tick reached the stage. A stall begins and ends at such times, so its length is more
+//! exact than the interval between ticks. Time counts only while messages wait, because a source that has nothing to
+//! send is not stalled.
 //!
 //! A server that rejects mail is still reachable, but a server to which connections fail may be gone. If connections
 //! fail after the last rejection in a stall, and the stall then lasts for another second or longer, the detector
@@ -45,17 +45,19 @@ pub struct StallDetector {
     /// had failed by that time.
     rejected: u64,
     failed: u64,
-    /// Time of the latest tick that reported rejected messages, and how many messages had failed by then. Further
-    /// failures show that the server may be gone. `None` if no message was rejected after `since`.
+    /// Time of the latest tick that reported rejected messages, and how many messages had failed by then. If more
+    /// messages fail afterwards, the server may be gone. `None` if no message was rejected after `since`.
     last_rejection: Option<(Duration, u64)>,
-    /// True if no message was waiting at the latest tick.
+    /// True if no message was waiting at the latest tick, and none had been rejected or failed since a message last
+    /// reached the stage.
     is_idle: bool,
     latest: Tick,
     rows: Vec<StallRow>,
 }
 
 impl StallDetector {
-    /// Starts to look for stalls of a stage, in a load that begins at `began`. The times in the rows count from `zero`.
+    /// Creates a detector for stalls of a stage, in a load that begins at `began`. The times in the rows count from
+    /// `zero`.
     pub fn new(stage: Stage, zero: Duration, began: Duration) -> Self {
         let latest = Tick { now: began, ..Tick::default() };
         let rows = Vec::new();

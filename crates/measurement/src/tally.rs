@@ -61,9 +61,8 @@ pub enum LatencyKind {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PendingTime {
     what: LatencyKind,
-    /// Index in `SourceTally::seconds` of the second in which the message was accepted. The latency of an accepted
-    /// message counts in this second as well as in its histogram. `u32::MAX` for all kinds of durations except
-    /// `Accepted`.
+    /// Index in `SourceTally::seconds` of the second in which the message was accepted, because the latency of an
+    /// accepted message counts in this second as well. `u32::MAX` for all kinds of durations except `Accepted`.
     second: u32,
     took_ns: u64,
 }
@@ -436,8 +435,8 @@ impl SinkTally {
         Self { runs: RunTallies { own_run, ..RunTallies::default() }, ..Self::default() }
     }
 
-    /// Returns this worker's counts of a run, without the counts of other workers. Merges them into an empty tally,
-    /// because rewritten addresses and recipients outside the worker's first domain are counted only by `merge`.
+    /// Returns this worker's counts of a run, without the counts of other workers. Merges this worker's counts into an
+    /// empty tally, because only `merge` counts rewritten addresses and recipients outside the worker's first domain.
     pub fn of_run(&self, run: RunId) -> Option<RunTally> {
         let mut alone = RunTally::default();
         alone.merge(self.runs.find(run)?, self.names());
@@ -524,7 +523,7 @@ pub struct RunTallies {
     rows: Vec<(RunId, RunTally)>,
     /// The run for which the sink was started. Newer runs never replace this run. `None` if the sink serves any run.
     own_run: Option<RunId>,
-    /// Number of messages whose runs were replaced by newer runs. All other counts of those runs are lost.
+    /// Number of messages of runs that were replaced by newer runs. All other counts of the replaced runs are lost.
     pub evicted_messages: u64,
     pub evicted: u64,
 }
@@ -661,7 +660,7 @@ pub struct RunTally {
     /// Arrivals at addresses that the source had not named. Set only in merged counts, because a worker sees only part
     /// of the arrivals.
     pub rewrites: Rewrites,
-    /// Durations from the 354 to the end of a message of this run, by which delayed ACKs are detected.
+    /// Durations from the 354 to the end of each message of this run, for the detection of delayed ACKs.
     pub bodies: DelayedAcks,
     /// Time on the sink's clock at which the earliest message was created. `None` until a message with a usable time
     /// arrives.
@@ -690,8 +689,9 @@ impl RunTally {
         self.load_stages.get_mut(number - 1)
     }
 
-    /// True if mail of the run or a notification about it arrived since the last tick. Over LMTP, a message counts with
-    /// its first recipient, and its other recipients may count after a tick, when `messages` is 0 again.
+    /// True if mail of the run or a notification about it arrived since the last tick. `messages` alone is not enough:
+    /// over LMTP, a message counts with its first recipient. Its other recipients may count after a tick, when
+    /// `messages` is 0 again.
     fn is_active(&self) -> bool {
         self.messages > 0 || self.recipients > 0 || self.bounces.notices > 0
     }
@@ -1109,7 +1109,8 @@ mod tests {
         let unit = |sequence| DomainUnit { sequence, recipient: 0, domain: 1 };
         let mut one = SinkTally { domain_names: names(&["a", "b"]), ..SinkTally::default() };
         let mut other = SinkTally { domain_names: names(&["b", "a"]), ..SinkTally::default() };
-        // Domain 1 is b in `one` but a in `other`. `merge` must still give messages 1 and 2 to a, and 3 and 4 to b.
+        // The domain with index 1 is b in `one`, but a in `other`. After `merge`, messages 1 and 2 must belong to a,
+        // and messages 3 and 4 to b.
         arrive(&mut one, run, 1, 1);
         arrive(&mut one, run, 1, 1);
         one.runs.open(run).domain_units.extend([unit(3), unit(3), unit(4)]);

@@ -260,7 +260,7 @@ pub trait MetricValues {
     fn summary(&self, source: MetricSource) -> Option<LatencyMs>;
     /// Returns how many messages reached a stage. For a phase, returns how often the phase occurred.
     fn count(&self, source: MetricSource) -> Option<u64>;
-    /// Returns how many of the arrivals in [`Self::count`] repeat an earlier arrival of the same message.
+    /// Returns how many of the arrivals that [`Self::count`] returns are repeated arrivals of the same message.
     fn again(&self, source: MetricSource) -> u64;
     /// Returns the messages per second that reached the stage. Phases have no rate.
     fn rate_per_s(&self, source: MetricSource) -> Option<f64>;
@@ -268,7 +268,7 @@ pub trait MetricValues {
     fn due(&self) -> Option<u64>;
     fn created_units(&self) -> Option<u64>;
     /// Returns the messages that were due but did not reach a stage in time. Returns `None` for a phase of the
-    /// dialogue. During a run, returns `None` as well, because the missing messages may still arrive.
+    /// dialogue, and during a run, because the missing messages may then still arrive.
     fn overdue(&self, source: MetricSource) -> Option<Overdue<'_>>;
     fn fate(&self, fate: Fate) -> Option<u64>;
     /// Returns the freshness of each window of the run, or `None` during the run. `limit` contains the length of a
@@ -286,7 +286,7 @@ impl Overdue<'_> {
         overdue::absent(self.record, self.row)
     }
 
-    /// Returns how many messages did not arrive but might have met `limit` if the run had waited for longer.
+    /// Returns how many messages did not arrive but might have met `limit` if the run had waited longer.
     fn undecided(&self, limit: Duration) -> u64 {
         overdue::undecided(self.record, self.row, limit)
     }
@@ -316,7 +316,7 @@ enum Value {
         absent: u64,
         is_open: bool,
     },
-    /// Too few messages arrived to compute a rate. Contains the number of messages that arrived.
+    /// Too few messages arrived to compute a rate. The value is the number of messages that arrived.
     Few(u64),
     Unknown,
 }
@@ -405,8 +405,8 @@ impl Threshold {
         matches!(self.subject, Subject::Figure(_, metric) if !matches!(metric, Metric::Rate | Metric::Count))
     }
 
-    /// True if the threshold is judged only at the end, so that it cannot abort a run: a minimum count may still be
-    /// reached, and freshness is computed after the run.
+    /// True if the threshold can be judged only at the end, so that it cannot abort a run. A minimum count may still be
+    /// reached during the run, and freshness is computed only after the run.
     pub fn needs_the_end(&self) -> bool {
         let is_minimum = matches!(self.subject, Subject::Figure(_, Metric::Count)) && !self.comparison.is_upper();
         is_minimum || matches!(self.subject, Subject::Fresh(_))
@@ -441,8 +441,8 @@ impl Threshold {
         (0.0..1.0).contains(&loss_ratio).then(|| LossGoal { expression: self.expression.clone(), subject, loss_ratio })
     }
 
-    /// Evaluates the threshold on the figures of a whole run. A threshold on a stage of the load gets no value, because
-    /// the figures of a whole run are not divided by stage.
+    /// Evaluates the threshold on the figures of a whole run. The result for a threshold on a stage of the load has no
+    /// value, because the figures of a whole run are not divided by stage.
     pub fn evaluate(&self, figures: &impl MetricValues) -> ThresholdRow {
         if self.load_stage.is_some() { self.row() } else { self.evaluate_figures(figures) }
     }
@@ -522,7 +522,7 @@ impl Threshold {
     }
 }
 
-/// Share of messages that a threshold allows to be lost or late. A capacity search needs each goal in this form.
+/// Share of messages that a threshold allows to be lost or late. A capacity search can use only goals of this form.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LossGoal {
     expression: String,
@@ -560,7 +560,9 @@ impl LossGoal {
         }
     }
 
-    /// Returns the share of the `due` messages that were lost or late, or `None` if no process of the run could see it.
+    /// Returns the share of the `due` messages that were late or never arrived. For a goal on an outcome such as
+    /// rejected, returns the share of the created message-recipient pairs that had this outcome. Returns `None` if no
+    /// process of the run could see the share.
     pub fn lost_share(&self, figures: &impl MetricValues, due: u64) -> Option<f64> {
         match self.subject {
             LossSubject::Fate(fate) => Some(figures.fate(fate)? as f64 / figures.created_units()?.max(1) as f64),
@@ -575,7 +577,7 @@ impl LossGoal {
     }
 }
 
-/// Computes a metric such as `p99`. `limit` is the threshold's limit, by which the function decides whether messages
+/// Computes a metric such as `p99`. `limit` is the threshold's limit. The function needs it to decide whether messages
 /// that may still arrive could change the result.
 fn metric_value(figures: &impl MetricValues, place: MetricSource, metric: Metric, limit: f64) -> Value {
     match metric {
@@ -709,10 +711,10 @@ fn read_again(row: &ThresholdRow) -> Option<Threshold> {
     protocols.into_iter().find_map(|protocol| Threshold::parse(&row.expression, protocol).ok())
 }
 
-/// If a threshold judges times that the clocks of two hosts measure, returns the time, in milliseconds, with which to
-/// compare their clock error. An error of similar length could decide the threshold. For freshness, the time is the
-/// maximum age. For a stage at the sink, it is the median latency of the messages that arrived. Returns `None` for
-/// other thresholds, such as thresholds on rates.
+/// Returns the time, in milliseconds, with which the clock error must be compared, because a clock error of similar
+/// length could decide the threshold. For freshness, this is the maximum age. For times of a stage at the sink, this is
+/// the median latency of the messages that arrived. Returns `None` for other thresholds, such as thresholds on rates,
+/// because these do not depend on the clocks of two hosts.
 pub(crate) fn clock_scale_ms(record: &Record, row: &ThresholdRow) -> Option<f64> {
     let threshold = read_again(row)?;
     match threshold.subject {
@@ -733,14 +735,14 @@ pub(crate) fn arrived_median_ms(record: &Record, stage: Stage) -> Option<f64> {
     median_ms.filter(|median_ms| median_ms.is_finite())
 }
 
-/// True if the source's own delay may have decided a threshold on latency. Delays of up to `negligible_ms` never do.
+/// True if the source's own delay may have decided a threshold on latency. Delays of up to `negligible_ms` are ignored.
 ///
 /// A measured time is the sum of the server's time and the source's delay. No delay explains a message that never
 /// arrived. If a threshold was missed, the function tries several delays `d`. Of the messages that exceeded the limit
 /// by more than `d`, it excuses as many as the source delayed by more than `d`. If the rest is more than the threshold
-/// allows, for at least one `d`, the server caused the miss. A threshold that was met is undecided if it would be
-/// missed with the source's delay added to the measured times, because a load that comes late may be easier for the
-/// server.
+/// allows for at least one `d`, the server caused the miss. If a threshold was met, the function adds the source's
+/// delay to the measured times, because a load that comes late may be easier for the server. If the threshold would
+/// then be missed, it is undecided.
 pub fn is_undecided_by_lag(record: &Record, row: &ThresholdRow, negligible_ms: f64) -> bool {
     let Some(lag) = record.lag_ms else { return false };
     let Some(threshold) = read_again(row) else { return false };
@@ -771,8 +773,8 @@ pub fn is_undecided_by_lag(record: &Record, row: &ThresholdRow, negligible_ms: f
         }
 }
 
-/// True if a busy host explains a missed threshold on latency or rate: if no program had waited for a processor, the
-/// threshold would have been met. Such waits do not explain messages that never arrived.
+/// True if a busy host explains a missed threshold on latency or rate, because the threshold might have been met if no
+/// program had waited for a processor. Such waits do not explain messages that never arrived.
 pub fn is_explained_by_host(record: &Record, row: &ThresholdRow, host: &BusyHost<'_>) -> bool {
     let Some(threshold) = read_again(row).filter(|_| row.missed) else { return false };
     let Some(record) = threshold.record_of(record) else { return false };
@@ -807,8 +809,8 @@ pub fn is_explained_by_host(record: &Record, row: &ThresholdRow, host: &BusyHost
     }
 }
 
-/// True if so many messages never arrived that a threshold on latency would be missed even if all others arrived at
-/// once. No delay of the source or of the host explains such a miss.
+/// True if so many messages never arrived that a threshold on latency would be missed even if all other messages had
+/// arrived without any delay. No delay of the source or of the host explains such a miss.
 pub fn is_decided_by_absence(record: &Record, row: &ThresholdRow) -> bool {
     let threshold = read_again(row).filter(|_| row.missed);
     let Some(record) = threshold.as_ref().and_then(|threshold| threshold.record_of(record)) else { return false };
@@ -1131,8 +1133,8 @@ fn parse_metric(text: &str) -> Result<Metric, String> {
     }
 }
 
-/// Parses a quantile: `p50` is 0.5, and `p99.9` is 0.999. If all digits are nines, those after the second are decimals,
-/// so `p999` means `p99.9`. Other percentiles above 100, such as `p101`, are invalid.
+/// Parses a quantile: `p50` is 0.5, and `p99.9` is 0.999. If all digits are nines, the digits after the second nine are
+/// decimals, so `p999` means `p99.9`. Other percentiles above 100, such as `p101`, are invalid.
 fn parse_quantile(text: &str) -> Option<f64> {
     let digits = text.strip_prefix('p')?;
     let nines = digits.strip_prefix("99").filter(|rest| !rest.is_empty() && rest.bytes().all(|digit| digit == b'9'));
@@ -1169,8 +1171,8 @@ fn parse_measured_time(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Parses a time with its unit. The unit is required, because half of the readers would take a bare number for
-/// milliseconds.
+/// Parses a time with its unit. The unit is required, because users might mean milliseconds or seconds by a bare
+/// number.
 fn parse_time(text: &str) -> Result<Duration, String> {
     let text = text.trim();
     match duration(text) {

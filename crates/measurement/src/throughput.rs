@@ -34,26 +34,26 @@ const MAX_NS: u64 = 1 << 60;
 /// Maximum number of time steps in memory. When there are more, each pair of neighbours becomes one step. A long run
 /// therefore keeps at least 2,048 steps, so the period of its rate is exact to about 1/2,000.
 const MAX_STEPS: usize = 4096;
-/// Maximum number of time steps that are written to a record. With more, their text would be the greater part of the
-/// record. The text is read only to compute the joint rate of several records, as in `mailrun merge`, which is exact to
-/// about 1/250. The rate in the record is more exact, because it is computed from up to [`MAX_STEPS`] steps.
+/// Maximum number of time steps that are written to a record. With more steps, their text would be the greater part of
+/// the record. The text is read only to compute the joint rate of several records, as in `mailrun merge`. This rate is
+/// exact to about 1/250. The rate in the record is more exact, because it is computed from up to [`MAX_STEPS`] steps.
 const MAX_WRITTEN_STEPS: usize = 512;
 /// Maximum length of a text that is decoded, so that a hostile record cannot take much memory. Texts of our own have at
 /// most a tenth of this length.
 const MAX_ENCODED_BYTES: usize = 1 << 17;
 const MAX_INFLATED_BYTES: u64 = 1 << 17;
 
-/// Counts messages by the time at which they reached a stage, in memory of fixed size. Times are integers, nanoseconds
-/// since the zero of the clock, because each message is compared with three of them and comparing `Duration`s would
-/// cost more.
+/// Counts messages by the time at which they reached a stage, in memory of limited size. Times are stored as integers,
+/// in nanoseconds since the zero of the clock. Each message is compared with three of these times, and comparing
+/// `Duration`s would cost more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Throughput {
     steps: Steps,
     /// Time of the first arrival, or a value that is greater than any time if nothing has arrived.
     first_ns: u64,
     last_ns: u64,
-    /// Latest due time (open loop) or creation time (closed loop) of an arrived message. A rate counts at least until
-    /// this time.
+    /// Latest due time (open loop) or creation time (closed loop) of an arrived message. The period over which a rate
+    /// is computed does not end before this time.
     last_due_ns: u64,
 }
 
@@ -95,8 +95,8 @@ impl Steps {
         self.limit(MAX_STEPS);
     }
 
-    /// Adds the steps of `other`, for example the arrivals at a worker since its last tick. Leaves the steps of `self`
-    /// before the first step of `other` untouched, so merging does not become slower during a long run.
+    /// Adds the steps of `other`, for example the arrivals at a worker since its last tick. Does not touch the steps of
+    /// `self` before the first step of `other`, so that merging does not become slower during a long run.
     fn merge(&mut self, other: &Self) {
         let Some((first, _)) = other.counts.first() else { return };
         while self.shift < other.shift {
@@ -194,7 +194,7 @@ impl Throughput {
         (!self.is_empty()).then(|| Duration::from_nanos(self.last_ns))
     }
 
-    /// Returns the messages per second that reached the stage, or `None` if fewer than [`MIN_ARRIVALS`] did.
+    /// Returns the messages per second that reached the stage, or `None` if fewer than [`MIN_ARRIVALS`] messages did.
     pub fn per_s(&self) -> Option<f64> {
         let total = self.steps.total();
         if total < MIN_ARRIVALS {

@@ -5,8 +5,8 @@ use crate::record::Record;
 
 const NS_PER_S: i128 = 1_000_000_000;
 
-/// Returns how many seconds after `one` the record `other` begins, rounded to whole seconds. The result is negative if
-/// `other` begins earlier.
+/// Returns the time from second 0 of the record `one` to second 0 of the record `other`, rounded to whole seconds. The
+/// result is negative if `other` begins earlier.
 pub(crate) fn seconds_between(one: &Record, other: &Record) -> i128 {
     let between = i128::from(other.origin_ns) - i128::from(one.origin_ns);
     let between = match (&one.clock, &other.clock) {

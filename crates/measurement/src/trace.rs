@@ -23,8 +23,8 @@ use std::str::FromStr;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-/// Maximum number of recipients of a message if each address ends in the recipient's number, which counts from 0. If an
-/// address ends in this number or a greater one, the recipient's number is 0.
+/// Maximum number of recipients of a message if each recipient has its number at the end of its address. The numbers
+/// count from 0. If an address ends in this number or a greater number, the recipient's number is 0.
 pub const MAX_RECIPIENTS: u32 = 1024;
 
 /// Lowest sequence number of a warm-up message. Sinks check messages with this or a higher number for loss, but leave
@@ -49,7 +49,8 @@ pub fn message_number(sequence: u64) -> u64 {
     sequence % MESSAGE_NUMBERS
 }
 
-/// Extracts the load stage from a sequence number of [`sequence_of`]. 0 means that the message belongs to no stage.
+/// Extracts the load stage from a sequence number that [`sequence_of`] has made. 0 means that the message belongs to no
+/// stage.
 pub fn load_stage_of(sequence: u64) -> u8 {
     (sequence >> MESSAGE_NUMBER_BITS) as u8 & MAX_LOAD_STAGES as u8
 }
@@ -152,8 +153,8 @@ impl Trace {
     }
 }
 
-/// The part of a trace that identifies a message. If the source sends it as ENVID (RFC 3461 §4.4), a bounce identifies
-/// the message even without returning its header:
+/// The part of a trace that identifies a message. If the source sends this part as ENVID (RFC 3461 §4.4), a bounce
+/// identifies the message even if it does not return the message's header:
 ///
 /// ```text
 /// mailrun.<run-id hex32>.<numbering hex2><sequence hex14>
@@ -324,7 +325,7 @@ pub enum TraceResult {
     Intact(Trace),
     /// A relay converted the message to 7-bit (RFC 6152 §3), and the trace's checksum matches the original body.
     Converted(Trace),
-    /// There is a trace, but its checksum does not match. `None` if the `X-Mailrun` header cannot be read.
+    /// The trace's checksum does not match the body. `None` if there is an `X-Mailrun` header that cannot be read.
     Corrupt(Option<Trace>),
 }
 
@@ -346,18 +347,18 @@ pub struct TraceReader {
     original: Option<Box<RestoredBody>>,
     /// True after the first line of the header, so that a trace in a later line does not set `is_from_source`.
     has_line: bool,
-    /// True if the trace is the first line of the header. A relay would have added a line above the trace, so no relay
-    /// has converted the message.
+    /// True if the trace is the first line of the header. A relay that converts a body also adds a line above the
+    /// trace, so no relay has converted this message.
     is_from_source: bool,
     /// True if the caller wants to know From and Subject of messages without a trace.
     describes: bool,
-    /// Sample of the message that is being received.
+    /// From and Subject of the message that is being received.
     sample: Option<Box<HeaderSample>>,
-    /// Sample of the message that has just ended, if it had no trace.
+    /// From and Subject of the message that has just ended, if it had no trace.
     ended_sample: Option<Box<HeaderSample>>,
 }
 
-/// From and Subject of a message without a trace, which help a person to recognise the message.
+/// From and Subject of a message without a trace, which help the user to recognize the message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HeaderSample {
     pub from: Option<String>,
@@ -385,8 +386,9 @@ struct RestoredBody {
 }
 
 impl RestoredBody {
-    /// Returns a decoder if this header line is `X-MIME-Autoconverted`, by which a relay states a conversion, or the
-    /// body's Content-Transfer-Encoding. The latter does not tell whether a relay or the sender encoded the body.
+    /// Returns a decoder if this header line is `X-MIME-Autoconverted`, with which a relay states that it converted the
+    /// body, or a Content-Transfer-Encoding that encodes the body. The latter does not tell whether a relay or the
+    /// sender encoded the body.
     fn begin(line: &[u8]) -> Option<Box<Self>> {
         if line.get(..MARKER.len()).is_some_and(|name| name.eq_ignore_ascii_case(MARKER)) {
             return Some(Box::default());
@@ -435,8 +437,8 @@ impl TraceReader {
         (self.sample, self.ended_sample) = (None, None);
     }
 
-    /// Returns From and Subject of the message that has just ended. Returns `None` if the message has a trace or
-    /// neither of them, or if the caller has not called [`Self::describe`] with `true`.
+    /// Returns From and Subject of the message that has just ended. Returns `None` if the message has a trace, if it
+    /// has neither From nor Subject, or if the caller has not called [`Self::describe`] with `true`.
     pub fn take_sample(&mut self) -> Option<HeaderSample> {
         self.ended_sample.take().map(|sample| *sample)
     }
@@ -533,9 +535,9 @@ impl TraceReader {
         line == b"\r\n"
     }
 
-    /// Stores the value of a From or Subject line before any trace, so that a person can recognise a message without a
-    /// trace. In a message of a run, only a relay can have put a line before the trace, because the source writes the
-    /// trace first.
+    /// Stores the value of a From or Subject line, so that the user can recognize a message without a trace. Called
+    /// only for lines before any trace. In a message of a run, only a relay can have put a line before the trace,
+    /// because the source writes the trace first.
     fn describe_line(&mut self, line: &[u8]) {
         if let Some((is_from, value)) = HeaderSample::field(line) {
             let sample = self.sample.get_or_insert_default();
@@ -574,8 +576,8 @@ impl Default for UnfinishedLine {
     }
 }
 
-/// Number in a recipient's address, and hash of the address. A sink computes both at RCPT, because the trace, which
-/// says which of the two identifies the recipient, arrives only later.
+/// Number in a recipient's address, and hash of the address. A sink computes both at RCPT, because it does not know yet
+/// which of the two identifies the recipient. The trace, which arrives later, says so ([`RecipientNumbering`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecipientId {
     /// Decimal number at the end of the local part, or 0 if there is none below [`MAX_RECIPIENTS`].
@@ -696,8 +698,9 @@ fn read_hex16(digits: &[u8; 16]) -> Option<u64> {
     Some(u64::from(high) << 32 | u64::from(low))
 }
 
-/// Parses eight hexadecimal digits at once in a 64-bit word, to save time with the eighty digits of a trace. Not
-/// inlined, because ten copies of the code would cost more in the instruction cache than the calls cost.
+/// Parses eight hexadecimal digits at once in a 64-bit word, because parsing the eighty digits of a trace one by one
+/// would take longer. Not inlined, because ten copies of the code in the instruction cache would cost more time than
+/// the calls.
 #[inline(never)]
 fn read_hex8(digits: &[u8; 8]) -> Option<u32> {
     const ONES: u64 = u64::MAX / 255;

@@ -4,8 +4,8 @@
 //! counts      added                          times (stages, phases, lag)   their histograms added, bucket for bucket
 //! seconds     added on one axis of time      quantiles of a second         the largest: they cannot be added
 //! ```
-//! The common axis of time is the monotonic clock of the first record's host. Records of the same boot are placed on it
-//! exactly, and records of other hosts by their Unix time.
+//! The common axis of time is the monotonic clock of the first record's host. Records from the same boot of this host
+//! already use this clock. The times of other records are converted by their Unix time.
 use crate::bounces;
 use crate::latencies::Latencies;
 use crate::merge::{join_errors, join_events, sort_slowest};
@@ -25,11 +25,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 const NS_PER_S: u64 = 1_000_000_000;
-/// Maximum difference in seconds between the beginnings of two records, which is a week. If it is greater, a clock
-/// must be wrong.
+/// Maximum difference in seconds between the beginnings of two records: one week. A greater difference means that a
+/// clock is wrong.
 const MAX_SHIFT_S: i128 = 7 * 86_400;
-/// Last second of a record that is taken into account, a year after its origin. Later seconds are ignored, because they
-/// can come only from a wrong or forged record.
+/// Last second of a record that is taken into account, a year after the record begins. Later seconds are ignored,
+/// because they can come only from a wrong or forged record.
 const MAX_SECOND: u64 = 366 * 86_400;
 const MAX_EVENTS: usize = 1_000;
 /// Maximum number of rows in each list of a record, such as its domains. The merged record has the same maximum.
@@ -77,9 +77,9 @@ impl TimeSpan {
         Self { begin_s, end_s: begin_s + length_s }
     }
 
-    /// Returns the period that a stage's row describes. It ends when the last message reaches the stage. If no message
-    /// has reached the stage, the period begins at `begin_s`, when the party started. Returns `None` if the row has
-    /// neither arrivals nor a duration.
+    /// Returns the period that a stage's row describes, with the row's duration as its length. The period ends when the
+    /// last message reaches the stage. If no message has reached the stage, the period begins at `begin_s`, when the
+    /// party started. Returns `None` if the row has neither arrivals nor a duration.
     fn of_stage(row: &StageRow, arrivals: &Throughput, begin_s: f64) -> Option<Self> {
         let last_s = arrivals.last().map(|last| last.as_secs_f64() - axis_time(0).as_secs_f64());
         // If messages arrived, do not begin at `begin_s`, because a sink may start days before its first message.
@@ -145,7 +145,7 @@ impl RecordUnion {
     /// # Errors
     ///
     /// Fails if a histogram cannot be read, or if the record's clock differs too much from the first record's clock.
-    /// The union is then unchanged.
+    /// In both cases, the union stays unchanged.
     pub fn add(&mut self, mut record: Record, name: &str) -> Result<(), String> {
         let shift = self.shift(&record)?;
         let histograms = Histograms::read(&record, shift)?;
@@ -170,8 +170,8 @@ impl RecordUnion {
         Ok(())
     }
 
-    /// Removes the load stages from `record`, and returns their sums with the load stages of this union. The caller
-    /// stores the sums in `self` only after success, because an error must leave the union as it was.
+    /// Removes the load stages from `record`, and returns the load stages of this union with these stages added. The
+    /// caller stores the result in `self` only after success, because an error must leave the union as it was.
     fn joined_load_stages(
         &self,
         record: &mut Record,
@@ -431,8 +431,8 @@ fn add(sum: &mut u64, more: u64) {
     *sum = sum.saturating_add(more);
 }
 
-/// Adds each row of `more` to the existing row for the same thing, for example for the same kind of error. Appends the
-/// rows without such a counterpart, up to [`MAX_ROWS`] rows in total.
+/// Adds each row of `more` to the row in `rows` that is about the same thing, for example the same cipher. Appends the
+/// row if `rows` has no such row yet, up to [`MAX_ROWS`] rows in total.
 fn join_rows<T>(rows: &mut Vec<T>, more: Vec<T>, is_same: fn(&T, &T) -> bool, add: fn(&mut T, &T)) {
     for row in more {
         match rows.iter_mut().find(|known| is_same(known, &row)) {

@@ -10,10 +10,10 @@ use crate::record::{Cause, ExhaustedRow, PauseRow, Record, Resource, Role, Surro
 use mailrun_text::numbers::latency;
 use mailrun_text::words::{counted, grouped};
 
-/// Minimum share of stolen processor time that the report mentions as a possible disturbance.
+/// Minimum share of processor time stolen by the hypervisor that the report mentions as a possible disturbance.
 const STEAL_WARNING_SHARE: f64 = 0.05;
-/// Minimum share of stolen processor time that makes a run invalid, because its figures then no
-/// longer describe this host.
+/// Minimum share of processor time stolen by the hypervisor that makes a run invalid, because the figures of the run
+/// then no longer describe this host.
 const STEAL_LIMIT: f64 = 0.25;
 /// Minimum share of processor time used by unrelated processes that the report mentions as a possible disturbance.
 const OTHERS_WARNING_SHARE: f64 = 0.10;
@@ -21,7 +21,7 @@ const OTHERS_WARNING_SHARE: f64 = 0.10;
 /// A single such delay does not make the run invalid, but it may be the cause of the largest latency.
 const MAX_LAG_MS: f64 = 100.0;
 
-/// Returns the reasons why the figures cannot be trusted, which make the run invalid.
+/// Returns the reasons why the figures cannot be trusted. Any such reason makes the run invalid.
 pub fn limits(record: &Record) -> Vec<Reason> {
     let steal =
         record.surroundings.as_ref().and_then(|surroundings| steal_text(surroundings, STEAL_LIMIT..f64::INFINITY));
@@ -139,8 +139,8 @@ fn listen_queue_warning(surroundings: &Surroundings) -> Option<String> {
     })
 }
 
-/// Warns of delayed ACKs. Gives figures only for the worst phase, because one pause appears in several phases of
-/// pipelined commands.
+/// Warns of delayed ACKs. Gives figures only for the phase with the most pauses, because with pipelined commands, the
+/// same pause is counted in several phases.
 fn delayed_ack_warning(role: Role, rows: &[&PauseRow]) -> Option<String> {
     let worst = rows.iter().max_by_key(|row| row.count)?;
     let share = worst.count as f64 * 100.0 / worst.of.max(1) as f64;

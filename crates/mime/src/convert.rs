@@ -26,8 +26,8 @@ const MAX_GROWTH_BYTES: usize = 64 << 10;
 /// prefix `X-Original-`, and its line must not exceed `MAX_LINE_BYTES`.
 const MAX_FIELD_BYTES: usize = MAX_LINE_BYTES - ORIGINAL.len();
 
-/// Returns true if a message may be sent to any server unchanged: it is ASCII, and its lines are
-/// not too long and end in CRLF.
+/// Returns true if a message can be sent to any server unchanged, because it is ASCII without NUL or bare CR, in lines
+/// of at most 998 bytes that end in CRLF. Only the last line may lack the CRLF.
 pub fn is_seven_bit(message: &[u8]) -> bool {
     message.is_ascii() && memchr::memchr(0, message).is_none() && lines(message).all(|line| is_plain_line(line, true))
 }
@@ -53,8 +53,8 @@ pub fn to_seven_bit(message: &[u8], host: &str) -> Result<Option<Vec<u8>>, Conve
     Ok(Some(converter.out))
 }
 
-/// Returns true if the line is short ASCII without NUL or bare CR and ends in CRLF, as in a 7-bit message. Only the
-/// last line of a message (`may_be_open`) may lack the CRLF.
+/// Returns true if the line may occur in a 7-bit message: at most 998 bytes of ASCII without NUL or bare CR, and then
+/// CRLF. If `may_be_open` is set, the last line of a message may lack the CRLF.
 fn is_plain_line(line: &[u8], may_be_open: bool) -> bool {
     let text = match line.strip_suffix(b"\r\n") {
         Some(text) => text,
@@ -223,7 +223,7 @@ impl<'a> Converter<'a> {
         Ok(())
     }
 
-    /// Adds the MIME fields that readers need to decode the content. Used if the part's header stated no encoding.
+    /// Adds the MIME fields that readers need to decode the content. Called if the part's header states no encoding.
     fn add_fields(&mut self, entity: &Entity, word: &str, content: &[u8]) {
         let mut add = |field: &[u8]| self.out.extend_from_slice(field);
         if entity.is_message && !entity.has_version {
@@ -245,8 +245,8 @@ impl<'a> Converter<'a> {
     }
 }
 
-/// Returns true if a part whose converted body has the encoding `word` can keep its Content-Transfer-Encoding field,
-/// which states `kind`.
+/// Returns true if a part can keep a Content-Transfer-Encoding field that states `kind` after the conversion has given
+/// its body the encoding `word`.
 fn says(kind: TransferEncodingKind, word: &str) -> bool {
     match kind {
         TransferEncodingKind::SevenBit => word == "7bit",

@@ -16,7 +16,7 @@ enum State {
     Quoted(QuotedState),
 }
 
-/// Incomplete base64 group, of whose four characters some have not arrived yet.
+/// A group of four base64 characters, some of which have not arrived yet.
 #[derive(Clone, Copy, Debug, Default)]
 struct Base64Group {
     bits: u32,
@@ -26,7 +26,7 @@ struct Base64Group {
     is_last: bool,
 }
 
-/// Incomplete sequence at the end of a block of quoted-printable, which the next block may complete.
+/// Incomplete sequence at the end of a block of quoted-printable. The next block may complete it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum QuotedState {
     Nothing,
@@ -34,7 +34,7 @@ enum QuotedState {
     Equals,
     /// The block ended after `=` and one hexadecimal digit.
     Digit(u8),
-    /// The block ended after `=` and CR, with which a soft line break begins.
+    /// The block ended after `=` and CR, the beginning of a soft line break.
     Break,
 }
 

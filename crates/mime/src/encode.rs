@@ -1,5 +1,5 @@
-//! Encoders for quoted-printable and base64. They write lines of at most 76 characters that no
-//! gateway changes.
+//! Encoders for quoted-printable and base64. They write lines of at most 76 characters, which gateways pass on
+//! unchanged.
 use super::field::lines;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;

@@ -33,7 +33,7 @@ pub struct Notice {
     /// The field that [`NoticeReader::new`] was told to look for in the returned message, with its folded lines joined.
     /// `None` if the returned message lacks this field.
     pub returned_field: Option<Vec<u8>>,
-    /// The recipients that the notification names, of which there is at least one.
+    /// The recipients that the notification names. There is at least one.
     pub recipients: Vec<NoticeRecipient>,
 }
 
@@ -104,7 +104,8 @@ impl NoticeReader {
         self.lines = lines;
     }
 
-    /// Ends the message, and returns `None` if it is not a notification about any recipient.
+    /// Ends the message, and returns what it says. Returns `None` if the message is not a notification, or names no
+    /// recipient.
     pub fn finish(mut self) -> Option<Notice> {
         let rest = std::mem::take(&mut self.lines).rest;
         if !rest.is_empty() {
@@ -329,7 +330,7 @@ struct JoinedField {
 }
 
 impl JoinedField {
-    /// Takes the next line, and returns the field before it if the line begins another field.
+    /// Takes the next line. If the line begins another field, returns the previous field, which is now complete.
     fn line(&mut self, line: &[u8]) -> Option<Vec<u8>> {
         if !is_continued(line) || self.text.is_empty() {
             let complete = self.take();
@@ -389,8 +390,8 @@ mod tests {
         reader.finish()
     }
 
-    /// Returns a bounce. `groups` has the report's fields for each recipient, and `returned` is the part that returns
-    /// the message.
+    /// Returns a bounce. `groups` has the report's fields for each recipient, and `returned` is the part with the
+    /// returned message.
     fn report(groups: &str, returned: &str) -> String {
         format!(
             "From: MAILER-DAEMON@server.example (Mail Delivery System)\nMIME-Version: 1.0\n\

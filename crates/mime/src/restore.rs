@@ -9,7 +9,7 @@ use super::walk::{EntityContent, LineKind, Walker};
 pub const MARKER: &[u8] = b"X-MIME-Autoconverted:";
 
 /// Prefix that the conversion puts before the name of a field that it replaces. The old field stays in the header under
-/// its new name, so that the restorer finds it.
+/// this new name, so that the restorer finds it.
 pub(crate) const ORIGINAL: &[u8] = b"X-Original-";
 
 /// Maximum length of a line in a converted message, in bytes and including the line end (RFC 5322 §2.1.1).
@@ -30,7 +30,7 @@ pub struct Restorer {
     out: Vec<u8>,
     edit: HeaderEdit,
     decoder: Option<Decoder>,
-    /// Set if the outermost header says that the whole body is encoded, because some relays convert messages this way.
+    /// Set if the outermost header says that the whole body is encoded. Some relays convert messages this way.
     /// Everything after the header is then decoded as one part, even if it looks like a multipart.
     is_simple: bool,
     is_valid: bool,

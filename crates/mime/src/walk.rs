@@ -1,4 +1,4 @@
-//! Finds the structure of a message line by line. It needs bounded memory, however deep parts are nested.
+//! Finds the structure of a message line by line, with bounded memory, because the depth of nested parts is limited.
 //!
 //! ```text
 //! Header ─empty line─▶ Leaf | Gap (of a multipart, until its first delimiter) | Header (of a message/rfc822)
@@ -11,7 +11,7 @@
 use super::field::{self, MediaType, TransferEncoding, TransferEncodingKind};
 use std::ops::Range;
 
-/// Maximum depth of nested parts, half of what Postfix allows. Legitimate mail does not nest deeper.
+/// Maximum depth of nested parts, half of what Postfix allows. Legitimate mail is not nested more deeply.
 const MAX_DEPTH: usize = 50;
 /// Maximum length in bytes of a Content-Type or Content-Transfer-Encoding value. A message with a longer value is not
 /// converted.
@@ -94,8 +94,8 @@ struct HeaderParser {
     media_type: Vec<u8>,
     labels: usize,
     label: Vec<u8>,
-    /// Offsets in the message: where the Content-Transfer-Encoding field begins, where its value begins, and where the
-    /// field ends.
+    /// Offsets at which the Content-Transfer-Encoding field begins, its value begins, and the field ends. They are
+    /// counted from the beginning of the message.
     label_places: [usize; 3],
     has_version: bool,
 }
@@ -344,7 +344,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Finds the delimiter by comparing the line with each boundary, to check the faster search of `is_delimiter`.
+    /// Compares the line with each boundary, to check the result of the faster search in `is_delimiter`.
     fn compared(boundaries: &[Vec<u8>], line: &[u8]) -> Result<Option<(usize, bool)>, ConversionError> {
         let text = line[2..].trim_ascii_end();
         let rest_of = |number: &usize| text.strip_prefix(boundaries[*number].as_slice());

@@ -1,5 +1,5 @@
-//! A server that forwards each message to another server. The client gets the other server's
-//! answer, so each answer takes time.
+//! A server that forwards each message to another server. The client gets the other server's answer, so this server
+//! does not answer before the other server has done so.
 //! `cargo run -p mailrun-net --example forward -- 127.0.0.1:2525 127.0.0.1:25`
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 use mailrun_net::smtp::{Envelope, Path, Reply};
@@ -25,7 +25,7 @@ impl MessageHandler for ForwardHandler {
 
     fn handle_message(&mut self, message: ReceivedMessage) -> Answer {
         let next = self.next.clone();
-        // The worker serves other sessions meanwhile.
+        // While the next server answers, the worker serves other sessions.
         Answer::later(async move {
             Some(match forward(&next, &message).await {
                 Ok(outcome) => Reply::new(outcome.code, &outcome.text),

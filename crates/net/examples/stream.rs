@@ -1,5 +1,5 @@
-//! A server that never holds a whole message. It counts the bytes as they arrive, and decides at
-//! each command.
+//! A server that never holds a whole message. It counts the lines of the message as they arrive, and decides about each
+//! command.
 //! `cargo run -p mailrun-net --example stream -- 127.0.0.1:2525`
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 use mailrun_net::smtp::Path;
@@ -39,8 +39,7 @@ impl Handler for CountingHandler {
         Answer::reply(250, &format!("2.0.0 {lines} lines"))
     }
 
-    /// Forgets the bytes of a message that was abandoned or refused, so that they do not count for
-    /// the next one.
+    /// Forgets a message that was abandoned or refused, so that its lines do not count for the next message.
     fn reset(&mut self, _why: Option<ReplyReason>) {
         *self = Self::default();
     }

@@ -231,8 +231,8 @@ impl AsyncClient {
 #[derive(Debug, Default)]
 struct TransactionReplies {
     outcome: Option<(Outcome, u16, String)>,
-    /// Reply that rejected MAIL. This reply, and not the later replies to the pipelined RCPT and DATA, is the result of
-    /// the message.
+    /// Reply that rejected MAIL. It is the result of the message, because the later replies to the pipelined RCPT and
+    /// DATA only follow from it.
     mail_refused: Option<(u16, String)>,
     refused: Vec<(u32, u16, String)>,
     last: String,
@@ -331,8 +331,8 @@ impl<I: ClientIo> Dialogue<I> {
             .await
     }
 
-    /// Continues the session until `wanted` returns true for its next step: reads replies, passes each of them to
-    /// `note`, sends the commands that follow, and begins TLS when that is the next step.
+    /// Continues the session until `wanted` returns true for the session's next step. Reads replies, passes each of
+    /// them to `note`, and sends the commands that follow. Begins TLS when that is the next step.
     async fn read_until(
         &mut self,
         wanted: impl Fn(Want) -> bool,
@@ -376,8 +376,8 @@ impl<I: ClientIo> Dialogue<I> {
         Ok(())
     }
 
-    /// Returns the error for a session that is over: the reason why the client gave up or, if it did not, the server's
-    /// last reply.
+    /// Returns the error for a session that is over, with the server's last reply. If the client gave up, the error
+    /// also has the client's reason.
     fn end_error(&self, last: String) -> Error {
         match self.session.gave_up() {
             Some(reason) => Error::GaveUp(reason, last),
@@ -385,8 +385,8 @@ impl<I: ClientIo> Dialogue<I> {
         }
     }
 
-    /// Returns the error for a broken connection. If the client was waiting for the reply to QUIT, returns the server's
-    /// last reply instead, because that reply says why the server refused service.
+    /// Returns the error for a broken connection. If the client had already sent QUIT because the server refused
+    /// service, returns an error with the server's refusal instead, because the refusal ended the session.
     fn close_error(&self, error: io::Error, last: String) -> Error {
         match self.session.waits_for() {
             Some(Verb::Quit) if !last.is_empty() => self.end_error(last),

@@ -90,8 +90,8 @@ impl ClientLimit {
         }
     }
 
-    /// Returns the reply to a client that exceeds the limit. It is 421, which ends the session. Only the recipient rate
-    /// has 450, so that recipients that were accepted before can still get their message.
+    /// Returns the reply to a client that exceeds the limit. It is 421, which ends the session. Only for the recipient
+    /// rate, it is 450, so that recipients that were accepted before can still get their message.
     pub fn reply(self) -> &'static Reply {
         macro_rules! fixed {
             ($text:literal) => {{
@@ -173,8 +173,8 @@ impl ClientLimits {
     }
 }
 
-/// A report, for example for a log, that a server has refused connections or commands of a client. The first refusal of
-/// a client is reported at once, and later ones at most once a minute.
+/// A report that a server has refused connections or commands of a client, for example for a log. The first refusal of
+/// a client is reported at once, and later refusals at most once a minute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientRefusal {
     /// Address of the client that was refused, or the /64 that contains it if it is an IPv6 address.
@@ -204,7 +204,7 @@ struct ClientTable {
     recent: RecentMap<ClientKey, ClientUsage>,
 }
 
-/// Recent use of the rate limits by a client, and the number of its refusals that were not reported yet.
+/// What a client has recently used of its allowances, and how many refusals of this client were not reported yet.
 #[derive(Debug, Default)]
 struct ClientUsage {
     rates: [RateBucket; ClientLimit::ALL.len()],
@@ -212,7 +212,8 @@ struct ClientUsage {
     unreported: u64,
 }
 
-/// Bucket of a rate limit, stored as the time at which it will be full again, from which its content can be computed.
+/// Bucket of a rate limit. Stores only the time at which the bucket will be full again, because its current content
+/// follows from this time.
 #[derive(Clone, Copy, Debug, Default)]
 struct RateBucket {
     full_at: Duration,
@@ -274,7 +275,7 @@ impl Clients {
     /// the [`Admission`] until the connection ends, because dropping it allows the client another connection.
     ///
     /// # Errors
-    /// Returns the limit that the client has exceeded. The connection must then be refused.
+    /// If the client has exceeded a limit, returns this limit. The caller must then refuse the connection.
     pub fn admit(self: &Arc<Self>, address: IpAddr, now: Duration) -> Result<Admission, ClientLimit> {
         let client = ClientKey::of(address);
         let mut table = self.shards.lock(&client);
@@ -347,7 +348,7 @@ impl ClientTable {
         if recent.rates[limit as usize].take(rate, now) { Ok(()) } else { Err(limit) }
     }
 
-    /// Counts a refusal, and returns the number of refusals since the last report if a report is due and permitted.
+    /// Counts a refusal. If a report is due and permitted, returns the number of refusals since the last report.
     fn count_refusal(&mut self, client: ClientKey, now: Duration, may_report: impl FnOnce() -> bool) -> Option<u64> {
         let recent = self.recent.get_or_insert_with(client, ClientUsage::default);
         recent.unreported += 1;

@@ -31,8 +31,8 @@ pub enum NextAction {
 /// Supplies the messages that a session sends. The argument `now` is the time ([`crate::clock::now`]) of the read or
 /// write that led to the call.
 pub trait MessageSource {
-    /// Returns the next action of a session that can begin a transaction. If `early` is true, the server has not
-    /// replied to the last message yet, so that a new transaction would be pipelined. `Pending` leaves the session idle
+    /// Returns the next action of a session that can begin a transaction. If `early` is true, a new transaction would
+    /// be pipelined, because the server has not replied to the last message yet. `Pending` leaves the session idle
     /// until its task is woken.
     fn poll_next(&mut self, cx: &mut Context<'_>, client: &Client, early: bool, now: Duration) -> Poll<NextAction>;
     /// Called when the server has answered DATA with 354. Appends the message, with dot-stuffing and the end of data.
@@ -75,7 +75,7 @@ pub enum ClientSecurity {
 /// Reason why a client session ended.
 #[derive(Debug)]
 pub enum SessionEnd {
-    /// The session ended after QUIT, or because the server sent 421 or refused to greet.
+    /// The session ended after QUIT, or because the server sent 421 or a refusal as its greeting.
     Closed,
     /// The server did not offer a required extension, or refused it, so the session sent QUIT before its first
     /// transaction.
@@ -116,8 +116,8 @@ pub struct ClientSession<'a, C: MessageSource> {
     /// Set while a message waits for the worker to write it together with the output of other sessions. The session
     /// learns the time of this write only in the worker's next turn.
     is_write_batched: bool,
-    /// Number of messages that were not handed to the kernel completely. If a reply accepts such a message, the server
-    /// has violated the protocol, because it cannot have received the whole message.
+    /// Number of messages that have not been handed to the kernel completely yet. If a reply accepts such a message,
+    /// the server has violated the protocol, because it cannot have received the whole message.
     unwritten_messages: usize,
     unsent: Option<Box<Outbox>>,
     security: Option<ClientSecurity>,
@@ -296,7 +296,7 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
         false
     }
 
-    /// Writes the output as far as the connection accepts it, keeps the rest, and returns true if there is no rest.
+    /// Writes as much of the output as the connection accepts, and keeps the rest. Returns true if nothing is left.
     fn flush(&mut self, outbox: &mut Outbox) -> io::Result<bool> {
         if self.unsent.is_none() {
             if outbox.is_empty() {
@@ -334,7 +334,7 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
     }
 
     /// Tells the source when the worker has written the batched output, so that the source can measure latency from
-    /// this time. Does nothing if the write has failed, or until the socket has accepted all of the output.
+    /// this time. Does nothing while the socket has not accepted all of the output, or if the write has failed.
     fn report_batched(&mut self) {
         if !self.is_write_batched || self.stream.is_write_batched() || !self.stream.is_flushed() {
             return;

@@ -57,7 +57,7 @@ pub enum ReadLimit {
 impl Answer {
     /// Makes an [`Answer::Later`], for a decision that needs a disk, a directory or a policy service. The future
     /// returns `None` for the usual reply. The worker polls the future outside of any tokio runtime. Work that needs
-    /// tokio must be spawned on a tokio runtime, and the future can await its handle.
+    /// tokio must therefore be spawned on a tokio runtime, and the future can await the handle of the spawned task.
     pub fn later(answer: impl Future<Output = Option<Reply>> + 'static) -> Self {
         Self::eventually(async { answer.await.map_or(Self::Yes, Self::Reply) })
     }
@@ -198,14 +198,14 @@ pub trait Handler: 'static {
         let _ = error;
     }
 
-    /// Decides whether the client's name and secret belong together. The session asks this for mechanisms of AUTH that
-    /// show the secret, such as PLAIN. The default refuses everybody with 535.
+    /// Decides whether the client's name and secret belong together. Called for mechanisms of AUTH that send the secret
+    /// itself, such as PLAIN. The default refuses everybody with 535.
     fn login(&mut self, auth: &Auth<'_>) -> Answer {
         let _ = auth;
         Answer::Reply(ReplyReason::NotAuthenticated.reply().clone())
     }
 
-    /// Returns the secret of a user, for mechanisms of AUTH that do not show it, such as CRAM-MD5. `None` means that
+    /// Returns the secret of a user, for mechanisms of AUTH that do not send it, such as CRAM-MD5. `None` means that
     /// the name is unknown. With SCRAM-SHA-256, the reply tells the client that a name is unknown. To hide this, return
     /// [made-up keys](mailrun_smtp::sasl::DecoySecrets). The default knows nobody, so every login gets 535.
     fn secret(&mut self, auth: &Auth<'_>) -> Option<Secret> {
@@ -228,7 +228,7 @@ pub trait Handler: 'static {
         Answer::Yes
     }
 
-    /// Reports the result of an AUTH exchange, to which the session has already replied.
+    /// Reports the result of an AUTH exchange. The session has already sent the final reply.
     fn login_ended(&mut self, outcome: LoginOutcome) {
         let _ = outcome;
     }
@@ -300,8 +300,8 @@ pub trait Service: 'static {
     fn is_exempt(&self, client: IpAddr) -> bool {
         client.to_canonical().is_loopback()
     }
-    /// Reports that a client could not be accepted, because there are no more file descriptors
-    /// ([`super::ResourceExhausted`]) or because the client has already disconnected.
+    /// Reports that a client could not be accepted, because no file descriptor is free ([`super::ResourceExhausted`])
+    /// or because the client has already disconnected.
     fn accept_failed(&self, error: &io::Error) {
         let _ = error;
     }

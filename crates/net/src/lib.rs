@@ -23,8 +23,8 @@
 //! - [`Server::for_messages`] with a closure or a [`MessageHandler`] receives whole messages within
 //!   a memory limit.
 //! - [`Server::new`] takes a [`Handler`] for each session, which answers each command and receives a message in pieces.
-//! - [`Client::builder`] offers STARTTLS, implicit TLS and AUTH. [`AsyncClient`] can be used in a
-//!   handler's answers.
+//! - [`Client::builder`] offers STARTTLS, implicit TLS and AUTH. [`AsyncClient`] does the same without blocking, so a
+//!   handler can send mail with it.
 //!
 //! The protocol is in `smtp`, and the event loop in `eventloop`. This crate joins the two and adds
 //! TLS. Each worker thread has an event loop, and sessions stay on their worker. The sessions of a

@@ -211,15 +211,14 @@ impl ContentBuffer {
     }
 }
 
-/// Handler of one session, which collects each message in memory, and passes it to a [`MessageHandler`] at its end.
+/// Handler of one session. Collects each message in memory, and passes it to a [`MessageHandler`] when it is complete.
 #[derive(Debug)]
 pub struct BufferingHandler<H> {
     handler: H,
     /// Message so far, except its content, which is in `buffer`.
     message: ReceivedMessage,
     buffer: ContentBuffer,
-    /// Recipient that was accepted after the session had waited for an [`Answer::Later`]. The next RCPT or DATA adds it
-    /// to `message`.
+    /// Recipient that an [`Answer::Later`] has accepted. The next RCPT or DATA adds it to `message`.
     late_recipient: Rc<RefCell<Option<String>>>,
     /// User name of a login that is still being decided.
     candidate: Option<String>,
@@ -250,8 +249,8 @@ impl<H: MessageHandler> BufferingHandler<H> {
         self.buffer.clear();
     }
 
-    /// Adds the recipient of the last RCPT to the message if the session waited for an [`Answer::Later`] that has
-    /// accepted it.
+    /// Adds the recipient of the last RCPT to the message if an [`Answer::Later`] has accepted this recipient in the
+    /// meantime.
     fn settle_recipient(&mut self) {
         self.message.recipients.extend(self.late_recipient.take());
     }
@@ -267,8 +266,8 @@ fn accepts(answer: &Answer) -> bool {
     }
 }
 
-/// Waits until the answer is no [`Answer::Later`]. The loop is needed because a future may return an [`Answer::Later`]
-/// again.
+/// Waits until an answer is final. Needs a loop because the future of an [`Answer::Later`] may return another
+/// [`Answer::Later`].
 async fn awaited(mut answer: Answer) -> Answer {
     while let Answer::Later(later) = answer {
         answer = later.await;

@@ -90,10 +90,11 @@ impl Outbox {
         self.written = 0;
     }
 
-    /// Writes as much as the connection accepts. Returns true if everything was written, so that the outbox is empty.
+    /// Writes as much as the connection accepts. Returns true if everything was written and the outbox is now empty.
+    /// Returns false if the connection accepts no more now.
     ///
     /// # Errors
-    /// Fails with the error of `writev`. Returns `false` instead of the error `WouldBlock`.
+    /// Fails with the error of `writev`, except for `WouldBlock`, which is no error here.
     pub fn write_to(&mut self, stream: &mut Stream) -> io::Result<bool> {
         let total = self.bytes.len() + self.body.as_ref().map_or(0, |body| body.length);
         while self.written < total {

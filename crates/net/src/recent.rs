@@ -1,12 +1,12 @@
-//! Tables that remember something about each client, and forget the clients that were not seen recently. Their size is
-//! limited, so that many unknown clients cannot fill the memory.
+//! Tables that hold data about each client, and forget clients that were not seen recently. Their size is limited, so
+//! that many unknown clients cannot fill the memory.
 use mailrun_lock::lock;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::{Mutex, MutexGuard};
 
-/// A map that forgets keys which were not used recently. It holds at least the last `capacity / 2`
-/// keys that were used, and at most `capacity` keys.
+/// A map that forgets keys which were not used recently. It holds at most `capacity` keys, and always the
+/// `capacity / 2` keys that were used last.
 ///
 /// The keys are divided into an older and a younger generation. A key that is used moves to the younger generation.
 /// When the younger generation is full, the map drops the older generation, and the full generation becomes the older

@@ -28,11 +28,11 @@ use tokio::sync::watch;
 const TICK_INTERVAL: Duration = Duration::from_millis(250);
 /// Time that clients have to send QUIT after the stop was requested. Sessions that are still open then get 421.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(300);
-/// Time that handlers have, after the stop was requested, to decide about messages that have arrived completely.
-/// Without it, a client could get 421 although the handler stores its message, and would send the message again.
+/// Time after the request to stop in which handlers can still decide about messages that have arrived completely.
+/// Without this time, a client could get 421 although the handler stores its message, and would send the message again.
 const DECISION_TIMEOUT: Duration = Duration::from_secs(10);
 const DRAIN_POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// Pause after a failed accept. Without it, a worker that has no more file descriptors would try again in a busy loop.
+/// Pause after a failed accept. Without it, a worker without a free file descriptor would try again in a busy loop.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(20);
 
 type OfferChange = Box<dyn FnOnce(&mut Offer)>;
@@ -187,8 +187,8 @@ impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
         self
     }
 
-    /// Changes the extensions that are offered and required, such as AUTH, XCLIENT or LMTP. Several
-    /// changes are applied one after the other.
+    /// Changes what the server offers and requires, such as AUTH, XCLIENT or LMTP. If this is called several times, the
+    /// changes are applied in the order of the calls.
     #[must_use]
     pub fn offer(mut self, change: impl FnOnce(&mut Offer) + 'static) -> Self {
         self.offer_change = Some(match self.offer_change.take() {
@@ -277,7 +277,7 @@ impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
     }
 }
 
-/// Returns the reason why a worker ended before it was listening, which usually is a lack of file descriptors.
+/// Returns the reason why a worker ended before it was listening, usually a lack of file descriptors.
 fn startup_error(worker: WorkerHandle) -> io::Error {
     match worker.join() {
         Ok(Err(error) | Ok(Err(error))) => error,
@@ -317,9 +317,9 @@ impl RunningServer {
         self.endpoint.address()
     }
 
-    /// Tells the workers to stop, and does not wait for them. A program with several servers can call this for all of
-    /// them before it calls [`RunningServer::stop`]. Otherwise the last ones would accept clients until the first ones
-    /// have ended.
+    /// Tells the workers to stop, and does not wait for them. A program with several servers should call this for all
+    /// of them before it calls [`RunningServer::stop`] for the first. Otherwise the other servers would still accept
+    /// clients while the first one stops.
     pub fn begin_stop(&self) {
         self.stop.send_replace(true);
     }
@@ -332,7 +332,7 @@ impl RunningServer {
         self.wait();
     }
 
-    /// Waits until the workers end by themselves, which they do only after a failure.
+    /// Waits until all workers have ended. Unless the server was told to stop, they end only after a failure.
     pub fn wait(mut self) {
         for worker in std::mem::take(&mut self.workers) {
             // Ignore a panic, because the worker has already reported it on standard error.

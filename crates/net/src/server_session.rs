@@ -70,7 +70,7 @@ pub(crate) struct ServerSession<H: Handler> {
     idle_timeout: Duration,
     /// Time at which the server gives up on a client that does not read its replies.
     flushed_by: Option<Duration>,
-    /// Time of the last read. Until the task sleeps, the check for a time-out uses this time, to save reading the
+    /// Time of the last read. Until the task sleeps, the check for a time-out uses this time instead of reading the
     /// clock.
     now: Option<Duration>,
     dialogue: Option<Box<SessionDialogue>>,
@@ -153,9 +153,9 @@ impl<H: Handler> ServerSession<H> {
         }
     }
 
-    /// Waits until the client has closed the connection, and drops everything that it still sends.
-    /// If a socket is closed with unread bytes, the kernel resets the connection, and the client
-    /// could lose the last reply before reading it (RFC 1122 §4.2.2.13).
+    /// Waits until the client has closed the connection, and drops everything that it still sends. If the server closed
+    /// the socket with unread bytes, the kernel would reset the connection, and the client could lose the last reply
+    /// before reading it (RFC 1122 §4.2.2.13).
     async fn linger(&mut self) {
         // If the shutdown fails, the connection is gone, and there is no client to wait for.
         if self.stream.shutdown_write().is_ok() {
@@ -256,9 +256,9 @@ impl<H: Handler> ServerSession<H> {
         }
     }
 
-    /// Waits for the answer of an [`Answer::Later`]. If it decides about a message, a server that is stopping waits as
-    /// well, because a client that gets 421 instead sends the message again. A client that has disconnected sends the
-    /// message again anyway, so the server does not wait for its answer.
+    /// Waits for the answer of an [`Answer::Later`]. If the answer decides about a message, a server that is stopping
+    /// waits for it as well, because a client that got 421 instead would send the message again. The stopping server
+    /// does not wait if the client has disconnected, because such a client sends the message again anyway.
     async fn wait_for(&self, mut answer: PendingAnswer) -> Answer {
         let mut decision = self.decides_message.then(|| self.slot.begin_decision());
         poll_fn(|cx| {
@@ -379,7 +379,7 @@ impl<H: Handler> ServerSession<H> {
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 
-    /// Handles the commands in `input` until an answer takes time. Then keeps the rest in
+    /// Handles the commands in `input`. If an answer takes time, returns its future and keeps the rest of the input in
     /// `backlog`, because replies must be sent in the order of the commands.
     fn process_input(&mut self, mut input: &[u8], now: Duration, out: &mut Vec<u8>) -> Option<PendingAnswer> {
         while let Some(event) = self.server.next_event(&mut input, now, out) {
@@ -435,8 +435,8 @@ impl<H: Handler> ServerSession<H> {
         None
     }
 
-    /// After the handler has accepted an XCLIENT, admits the client that it names. Clients without a known address have
-    /// no limits, because they would all share one allowance, and a single client could use it up.
+    /// Admits the client that an XCLIENT names, after the handler has accepted the XCLIENT. Clients without a known
+    /// address have no limits, because they would all share one allowance, and a single client could use it up.
     fn take_named_client(&mut self) -> Result<(), &'static Reply> {
         match self.named_client.take() {
             Some(ClientAddress::Known(address)) => self.admit_named(address),
@@ -460,8 +460,8 @@ impl<H: Handler> ServerSession<H> {
         }
     }
 
-    /// Ends the session as the handler asked, without waiting for the client to close, because the handler simulates a
-    /// failing server.
+    /// Ends the session as the handler asked. Does not wait for the client to close the connection, because the handler
+    /// simulates a failing server.
     fn end(&mut self, answer: Answer, out: &mut Vec<u8>) {
         self.is_aborted = true;
         let final_reply = match answer {
@@ -475,8 +475,8 @@ impl<H: Handler> ServerSession<H> {
         self.server.hang_up(final_reply.as_ref(), out);
     }
 
-    /// Applies the handler's answer for which the session waited, and then handles the commands that were read before
-    /// it arrived.
+    /// Applies the handler's answer for which the session waited, and then handles the commands in `backlog`, which
+    /// were read before the answer arrived.
     fn resume(&mut self, answer: Answer, buffers: &mut IoBuffers) -> Option<PendingAnswer> {
         let now = clock::now();
         let out = buffers.outbox.bytes();
@@ -508,7 +508,8 @@ impl<H: Handler> ServerSession<H> {
         Ok(())
     }
 
-    /// Writes the rest of the output, and treats a client that does not read its replies like a silent client.
+    /// Writes the rest of the output. Fails with a time-out if the client does not read its replies for `idle_timeout`,
+    /// the limit that also applies to silent clients.
     fn poll_flush(&mut self) -> Poll<io::Result<()>> {
         while self.has_unsent() {
             if self.stream.poll_writable().is_pending() {

@@ -43,7 +43,7 @@ pub(crate) struct WorkerSessions {
 }
 
 impl WorkerSessions {
-    /// Returns true if sessions are open, that is, if anyone but the worker itself holds a reference.
+    /// Returns true if sessions are open, because each of them holds a reference in addition to the worker's own.
     pub(crate) fn are_open(self: &Rc<Self>) -> bool {
         Rc::strong_count(self) > 1
     }
@@ -75,8 +75,9 @@ impl SessionSlot {
         (before < slots.limit(client)).then_some(slot)
     }
 
-    /// Returns true if the open sessions, including this one, leave room for a client of this class. Used for proxies:
-    /// a session is admitted with the proxy's class, and the client that the proxy then names may be of another class.
+    /// Returns true if the number of open sessions, including this one, is within the limit for clients of this class.
+    /// Used for proxies: the session was admitted with the class of the proxy, but the client that the proxy names may
+    /// be of another class.
     pub(crate) fn suits(&self, client: ClientClass) -> bool {
         self.slots.open.load(Ordering::Relaxed) <= self.slots.limit(client)
     }

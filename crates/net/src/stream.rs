@@ -127,11 +127,12 @@ impl Stream {
         }
     }
 
-    /// Writes as much of several pieces as the connection accepts. Under TLS or with a write limit, it writes at most
-    /// the first piece.
+    /// Writes as much of several pieces as the connection accepts. Under TLS or with a write limit, writes at most the
+    /// first piece that is not empty.
     ///
     /// # Errors
-    /// Fails if the connection is broken. `WouldBlock` means that it accepts nothing now, as in [`Stream::try_write`].
+    /// Fails if the connection is broken. As in [`Stream::try_write`], `WouldBlock` means that the connection accepts
+    /// nothing now.
     pub(crate) fn try_write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
         let first = || pieces.iter().find(|piece| !piece.is_empty()).map(|piece| &**piece).unwrap_or_default();
         match (&mut self.tls, self.write_limit) {
@@ -158,8 +159,8 @@ impl Stream {
         }
     }
 
-    /// Returns true if no output waits until the socket has room. Output that the worker sends at the end of its turn
-    /// does not count as waiting.
+    /// Returns false while output has to wait because the socket is full. Output that the worker sends at the end of
+    /// its turn does not count as waiting.
     pub(crate) fn is_flushed(&self) -> bool {
         self.tls.as_ref().is_none_or(|tls| tls.is_flushed()) && self.socket.is_flushed()
     }
@@ -169,8 +170,8 @@ impl Stream {
         self.socket.input_at()
     }
 
-    /// Returns true if the worker has yet to send the last output, at the end of its turn, together with the output of
-    /// other sessions.
+    /// Returns true if the last output is not sent yet, because the worker sends it at the end of its turn, together
+    /// with the output of other sessions.
     pub(crate) fn is_write_batched(&self) -> bool {
         self.socket.is_write_batched()
     }

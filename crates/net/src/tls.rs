@@ -187,8 +187,8 @@ impl TlsLayer {
         }
     }
 
-    /// Sends the alert that tells the peer the reason of an error, if the socket accepts it at once. Nothing else may
-    /// be called on the state machine afterwards, because it would panic.
+    /// Sends the alert that tells the peer the reason for an error, if the socket accepts the alert at once. The state
+    /// machine must not be used afterwards, because it would panic.
     fn send_alert(&mut self, socket: &Socket, incoming: &mut [u8]) {
         self.buffers.has_failed = true;
         let has_alert = match &self.connection {
@@ -262,7 +262,7 @@ impl TlsLayer {
         Ok(chunk.len())
     }
 
-    /// Takes what rustls itself has to send, such as an alert, or otherwise encrypts `chunk`. Passes the bytes in
+    /// Queues what rustls itself has to send, such as an alert, or otherwise encrypts `chunk`. Passes the bytes in
     /// `incoming` to rustls again, because rustls may have begun to process them and needs them until it discards them.
     fn encrypt(&mut self, chunk: &[u8]) -> io::Result<TlsStep> {
         if self.buffers.has_failed {
@@ -405,8 +405,8 @@ impl OutgoingRecords {
         self.filled == 0
     }
 
-    /// Appends the records that `write` puts into the free part of `memory`. If that is too small, `write` must return
-    /// the size that it needs as an error, and is called again with this size.
+    /// Appends the records that `write` puts into the free part of `memory`. If this part is too small, `write` must
+    /// return the number of bytes that it needs as an error. `write` is then called again with that much space.
     fn append(&mut self, mut write: impl FnMut(&mut [u8]) -> Result<io::Result<usize>, usize>) -> io::Result<()> {
         if self.is_empty() {
             self.memory = SPARE.try_with(Cell::take).unwrap_or_default();

@@ -30,7 +30,7 @@ pub enum TlsFilesError {
     Unreadable {
         /// Path of the file that cannot be read.
         path: PathBuf,
-        /// Error that the file system reported, for example that permission is denied.
+        /// Says why the file cannot be read, for example that permission is denied.
         why: io::Error,
     },
     /// The file can be read, but does not contain a usable certificate or key.
@@ -123,7 +123,7 @@ pub fn check_regular(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Identity and times of a file, which reveal a change without reading the file.
+/// Identity, size and times of a file. If the file changes, at least one of them changes, so it need not be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FileStamp(Option<[i128; 5]>);
 
@@ -163,9 +163,8 @@ impl TlsWatch {
         Self { files, setup, read, changing: None, next_check: Duration::ZERO, unreadable: None }
     }
 
-    /// Checks the files, at most once a second. If they have changed and then stayed the same since
-    /// the last check, reads them and returns the result. If the files cannot be used, the server
-    /// keeps its settings, and the error is returned once.
+    /// Checks the files, at most once a second. If they have changed, but not since the last check, reads them and
+    /// returns the result. If the files cannot be used, the server keeps its settings, and the error is returned once.
     pub fn check(&mut self, now: Duration) -> Option<Result<(), TlsFilesError>> {
         if now < self.next_check {
             return None;

@@ -1,5 +1,5 @@
-//! The terminal's alternate screen, which a dashboard uses while it is shown. The terminal is
-//! restored however the process ends.
+//! The terminal's alternate screen, which a dashboard uses while it is shown. The terminal is restored at the end of
+//! the run, and also after an error, a panic or a second Ctrl-C.
 //!
 //! ```text
 //! enter ─→ shown ─ leave: the end of the run, an error, a panic, the second signal ─→ as it was before

@@ -23,7 +23,7 @@ const FIELDS: usize = 14;
 /// Reference ID of a clock that is synchronised only with itself (127.127.1.1, `local` in chrony.conf). chrony compares
 /// such a clock with no other clock, so its estimate of the error is useless.
 const LOCAL_REFERENCE: &str = "7F7F0101";
-/// An estimate above this limit, which is eleven days, is not credible and is ignored.
+/// Maximum credible estimate of the clock's error, in seconds: eleven days. A larger estimate is ignored.
 const MAX_ERROR_S: f64 = 1e6;
 
 /// Returns the largest possible error of this host's clock. Returns `None` if chrony is not

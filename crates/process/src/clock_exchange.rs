@@ -131,9 +131,9 @@ fn exchange(asked_at: AskedAt, round_trip: Duration, answer: &HttpAnswer) -> Opt
     })
 }
 
-/// Combines the measurements of the clocks from before and after the load: takes the one with the smaller error, and
-/// adds the change of the difference to this error, because the clocks drifted apart by that much during the load.
-/// Returns `None` if a measurement is missing, or if the sink's host was rebooted in between.
+/// Combines the measurements of the clocks from before and after the load. Takes the measurement with the smaller
+/// error. Increases this error by the change of the clocks' difference, because the clocks drifted apart by that much
+/// during the load. Returns `None` if a measurement is missing, or if the sink's host was rebooted in between.
 #[must_use]
 pub fn before_and_after(before: Option<ClockMeasurement>, after: Option<ClockMeasurement>) -> Option<SinkClockRow> {
     let (Some(before), Some(after)) = (before, after) else { return None };

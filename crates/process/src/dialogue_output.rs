@@ -29,6 +29,8 @@ pub struct DialogueOutput {
 }
 
 impl DialogueOutput {
+    /// Opens the file, and starts the thread that writes to it.
+    ///
     /// # Errors
     /// Fails if the file for the dialogues cannot be written, or if the thread cannot be started.
     pub fn open(options: DialogueOptions) -> Result<Self> {
@@ -50,8 +52,8 @@ impl DialogueOutput {
 
 struct DatedLines {
     writer: LogWriter,
-    /// Day on which the last dialogue line was written, counted from 1970-01-01. When the day changes, its date is
-    /// written on a line of its own, because the lines have only the time of day.
+    /// Day on which the last dialogue line was written, counted from 1970-01-01. At the first line of a day, the date
+    /// is written on a line of its own, because the other lines have only the time of day.
     day: AtomicI64,
 }
 

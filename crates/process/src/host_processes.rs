@@ -30,8 +30,8 @@ impl HostProcesses {
     }
 
     /// Returns the CPU time that each program has used between this snapshot and `later`, the busiest program first.
-    /// Leaves out `own` and its descendants. `is_foreign` must return true for processes that have nothing to do with
-    /// the run, because their CPU time is also summed up separately.
+    /// Leaves out the process `own` and its descendants. `is_foreign` must return true for processes that have nothing
+    /// to do with the run. The result also has the sum of their CPU times.
     pub(crate) fn used_until(&self, later: &Self, own: u32, is_foreign: impl Fn(u32) -> bool) -> UsedByOthers {
         let parents: BTreeMap<u32, u32> = later.seen.iter().map(|((pid, _), (_, stat))| (*pid, stat.parent)).collect();
         let mut ended: BTreeMap<u32, u64> = BTreeMap::new();

@@ -24,16 +24,16 @@ pub struct HostSampler {
 /// CPU time of all processors since boot, in ticks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct CpuTicks {
-    /// User and system time of processes. Interrupts are left out: those for packets on the
-    /// loopback interface are caused by the run but belong to no process.
+    /// User and system time of processes. The time of interrupts is left out, because the run causes interrupts for
+    /// packets on the loopback interface, but their time is not part of any process's CPU time.
     busy: u64,
     stolen: u64,
     idle: u64,
     all: u64,
 }
 
-/// Numbers of connections and SYNs that the kernel dropped, for example because a listen queue was full, since the
-/// network namespace was created.
+/// Numbers of connections and SYNs that the kernel has dropped since the network namespace was created, for example
+/// because a listen queue was full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct ListenQueueCounts {
     listen_overflows: Option<u64>,
@@ -109,8 +109,8 @@ pub fn set_other_busy_share(around: &mut Surroundings, theirs_s: f64) {
     around.other_busy_share = Some((busy - theirs_s / all_s).clamp(0.0, 1.0));
 }
 
-/// Returns the limit of a resource and how much of the resource this process needs, each `None` if unknown. The need is
-/// known only for file descriptors, of which the process needs `descriptors`.
+/// Returns the limit of a resource, and how much of the resource this process needs. Each of them is `None` if it is
+/// unknown. The need is known only for file descriptors, from the argument `descriptors`.
 pub fn resource_limit(resource: Resource, descriptors: u64) -> (Option<u64>, Option<u64>) {
     match resource {
         Resource::Descriptors => (getrlimit(Limit::Nofile).current, Some(descriptors)),
@@ -144,7 +144,7 @@ fn parse_ticks(stat: &str) -> Option<CpuTicks> {
     Some(CpuTicks { busy, stolen, idle, all: sum(&[busy, idle, irq, softirq, stolen])? })
 }
 
-/// Parses `/proc/net/netstat`. Each group has a line of names and a line of values.
+/// Parses `/proc/net/netstat`, in which each group of counters has a line of names and a line of values.
 fn parse_queues(netstat: &str) -> ListenQueueCounts {
     let mut lines = netstat.lines().filter_map(|line| line.strip_prefix("TcpExt:"));
     let names = lines.next().unwrap_or_default();

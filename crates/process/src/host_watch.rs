@@ -241,7 +241,7 @@ fn parse_control_group(text: &str) -> Option<&str> {
 /// Reads how long threads waited for a processor.
 #[derive(Debug, Default)]
 struct RunQueue {
-    /// For each program of the run, the IDs and names of its processes.
+    /// For each program of the run, and last for the server, the IDs and names of its processes.
     groups: Vec<Vec<(u32, String)>>,
     /// Nanoseconds that each thread had waited since its start, at the last reading.
     last: BTreeMap<(u32, u32), u64>,
@@ -306,7 +306,7 @@ impl Windows {
         Self { rows: Vec::new(), width: 1, pending: Vec::new() }
     }
 
-    /// Adds a reading, which the caller takes at the end of each `WINDOW`.
+    /// Adds the reading that the caller has taken at the end of a `WINDOW`.
     fn add(&mut self, row: WaitRow) {
         // If the watching thread was itself delayed, this reading covers more than one `WINDOW`, but the record shows
         // it as a single `WINDOW`. Limit the waits to one `WINDOW`, because it cannot contain longer waits.

@@ -7,7 +7,7 @@
 //!
 //! A web page in a browser can make its own domain name point to this host (DNS rebinding) and then read the answers of
 //! this server. The requests of such a page name the page's domain as their host. The server therefore answers only
-//! requests for an IP address, for `localhost` or for its configured names.
+//! requests for an IP address, for `localhost`, for this host's own name or for its configured names.
 use anyhow::{Context, Result};
 use axum::Router;
 use axum::extract::{Request, State};
@@ -40,7 +40,7 @@ const MAX_HEADER_BYTES: usize = 64 << 10;
 /// Maximum number of threads for the blocking work of requests. Further work waits until one of them is free.
 const MAX_BLOCKING_THREADS: usize = 4;
 
-/// Names that requests may use for this server, in addition to IP addresses and `localhost`.
+/// Names that requests may use for this server. IP addresses are always allowed.
 #[derive(Clone, Debug, Default)]
 pub struct HostNames(Vec<String>);
 
@@ -57,8 +57,8 @@ impl HostNames {
         address(authority).is_some() || self.0.contains(&normalized(authority.host()))
     }
 
-    /// Checks that a request is meant for this server. HTTP/1.0 does not require `Host`, which is
-    /// safe because browsers do not use that version.
+    /// Checks that a request is meant for this server. A request with HTTP/1.0 may lack `Host`. This is safe, because
+    /// browsers do not use that version.
     ///
     /// # Errors
     /// Returns 400 if `Host` is missing, repeated or malformed (RFC 9112, section 3.2), and 421 if

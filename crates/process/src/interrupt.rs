@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// What the signals that have arrived so far ask this process to do.
+/// What this process has to do because of the signals that have arrived so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum StopRequest {
     /// No signal has arrived, so the run continues.
@@ -64,7 +64,7 @@ impl std::fmt::Display for Interrupted {
 
 impl std::error::Error for Interrupted {}
 
-/// Counts the signals that ask this process to stop, from the creation of this value on.
+/// Counts the signals that ask this process to stop. Signals from before the creation of this value do not count.
 #[derive(Clone, Copy, Debug)]
 pub struct Interrupt {
     watch: &'static SignalWatch,
@@ -85,14 +85,14 @@ struct SignalWatch {
 static WATCHES: Mutex<[Option<&SignalWatch>; 2]> = Mutex::new([None; 2]);
 
 impl Interrupt {
-    /// Starts to watch for SIGINT, SIGTERM and SIGHUP. Watching lasts until the process ends. If
-    /// the process was started with SIGHUP ignored, for example by nohup, it stays ignored.
+    /// Starts to watch for SIGINT, SIGTERM and SIGHUP, until the process ends. If the process was started with SIGHUP
+    /// ignored, for example by nohup, SIGHUP stays ignored.
     pub fn watch() -> Result<Self> {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         Self::watch_signals(!ignores_hangup(&status))
     }
 
-    /// Starts to watch for SIGINT and SIGTERM, but not for SIGHUP. For a process that reads its files again at SIGHUP
+    /// Starts to watch for SIGINT and SIGTERM, but not for SIGHUP, at which the caller reads its files again
     /// ([`SighupWatch`]).
     pub fn watch_without_hangup() -> Result<Self> {
         Self::watch_signals(false)
@@ -110,8 +110,8 @@ impl Interrupt {
         Ok(Self { watch, signals_before, terminations_before })
     }
 
-    /// Returns what the signals so far ask this process to do. Each further signal asks for a faster end, up to
-    /// [`StopRequest::Quit`].
+    /// Returns what this process has to do because of the signals so far. Each further signal asks for a faster end, up
+    /// to [`StopRequest::Quit`].
     pub fn requested(&self) -> StopRequest {
         match self.watch.signals.load(Ordering::Relaxed) - self.signals_before {
             0 => StopRequest::Nothing,
@@ -121,9 +121,9 @@ impl Interrupt {
         }
     }
 
-    /// Returns true if a signal from the user has ended another process, whose exit status is `status`, and has reached
-    /// this process as well. This happens if both processes share a terminal or a control group and the other does not
-    /// handle signals yet. This process may receive the signal a moment later than the other, so wait for it.
+    /// Returns true if another process with the exit status `status` was ended by a user's signal that has also reached
+    /// this process. This happens if both processes share a terminal or a control group, and the other process does not
+    /// handle signals yet. Waits up to 500 ms, because the signal may reach this process a moment later.
     pub fn has_ended(&self, status: ExitStatus) -> bool {
         if !status.signal().is_some_and(|signal| USER_SIGNALS.contains(&signal)) {
             return false;

@@ -12,7 +12,7 @@ pub(crate) fn is_stderr() -> bool {
     fstat(io::stderr()).is_ok_and(|stat| is_stream(&stream, stat.st_dev, stat.st_ino))
 }
 
-/// Returns true if `named`, which has the form `DEVICE:INODE`, is this device and inode.
+/// Returns true if `named`, in the form `DEVICE:INODE`, names this device and inode.
 fn is_stream(named: &str, device: u64, inode: u64) -> bool {
     let Some((named_device, named_inode)) = named.split_once(':') else { return false };
     named_device.parse() == Ok(device) && named_inode.parse() == Ok(inode)

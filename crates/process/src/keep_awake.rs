@@ -15,7 +15,8 @@ use std::sync::OnceLock;
 /// i32, in microseconds, and the limit applies while the program keeps the device open.
 const DEVICE: &str = "/dev/cpu_dma_latency";
 
-/// What `--keep-awake` has achieved, for the run records of this process. Unset in commands without the option.
+/// Whether the processors are kept awake, for the run records of this process. Unset in commands without the option
+/// `--keep-awake`.
 static STATE: OnceLock<KeepAwake> = OnceLock::new();
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -36,8 +37,8 @@ pub struct AwakeProcessors {
     _device: Option<File>,
 }
 
-/// Keeps the processors awake if `mode` is `On`, or if it is `Auto` and the caller has chosen so (`is_usual`). The
-/// records that this process writes from now on say whether the processors are kept awake.
+/// Keeps the processors awake if `mode` is `On`, or if `mode` is `Auto` and `is_usual` is set. From now on, the records
+/// that this process writes say whether the processors are kept awake.
 ///
 /// # Errors
 /// Returns an error if `mode` is `On` and the device cannot be written.

@@ -79,8 +79,8 @@ pub struct LiveProgress {
     pub accepted: u64,
     /// Messages that have reached the sink, including copies and mail that is not of the run.
     pub delivered: u64,
-    /// Rates in messages per second, computed as in a record (`Throughput::per_s`). A rate is 0 if the process cannot
-    /// see these messages, as a source cannot see deliveries, or if it has seen too few so far.
+    /// Rates in messages per second, computed as in a record (`Throughput::per_s`). A rate is 0 if the process has seen
+    /// too few of these messages so far, or cannot see them at all. For example, a source cannot see deliveries.
     pub sent_per_s: f64,
     pub accepted_per_s: f64,
     pub delivered_per_s: f64,
@@ -104,7 +104,7 @@ pub struct LiveProgress {
     pub goal_messages: u64,
     /// Seconds for which messages are created, or 0 if there is no such limit.
     pub goal_s: f64,
-    /// Messages under way: those that a source has created or a relay has queued, and whose fate is not yet known.
+    /// Messages that a source has created or a relay has queued, and whose fate is not yet known.
     pub open: u64,
     /// Seconds for which the process still waits for outstanding messages if nothing more arrives.
     /// 0 while messages are being created.

@@ -1,5 +1,5 @@
-//! The progress line of a run, which has the same form for all commands. On a terminal the line is
-//! redrawn in place; elsewhere a new line is written every five seconds.
+//! The progress line of a run, which has the same form for all commands. A terminal shows one line that is redrawn in
+//! place. In a file or a pipe, a new line is written every five seconds.
 //!
 //! ```text
 //! ━━━━━━━━━━━━━━━━━━━━─── 3 / 4 s · 30,207 delivered · 12,393 msg/s · p50 6.75 ms · p99 9.08 ms
@@ -183,7 +183,7 @@ impl LiveLine {
     }
 }
 
-/// Time for which a process that creates no more messages still waits for outstanding ones.
+/// Time for which a process still waits for outstanding messages after it has created the last message.
 struct RemainingWait {
     open: u64,
     left_s: f64,
@@ -243,7 +243,7 @@ fn whole_seconds(value_s: f64) -> String {
     if value_s < 99.5 { format!("{} s", whole_number(value_s)) } else { seconds(value_s) }
 }
 
-/// Computes messages per second over the last second, from reports with a message count and the process's own time.
+/// Computes the messages per second over the last second, from message counts that a process reports with its own time.
 #[derive(Clone, Debug, Default)]
 pub struct RateWindow {
     steps: VecDeque<(f64, u64)>,
@@ -258,8 +258,8 @@ impl RateWindow {
         }
     }
 
-    /// Discards all counts. Needed before counts of another process are added, for example the sink's after the
-    /// source's.
+    /// Discards all counts. Must be called before counts of another process are added, for example when the counts of
+    /// the sink follow those of the source.
     pub fn clear(&mut self) {
         self.steps.clear();
     }

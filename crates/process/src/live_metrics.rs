@@ -36,7 +36,7 @@ struct LatestFigures {
 }
 
 impl LiveMetrics {
-    /// Starts a server for the metrics on `address`, which runs until the process ends, and prints its URL.
+    /// Serves the metrics over HTTP on `address` until the process ends, and prints their URL.
     pub fn serve(address: SocketAddr, party: MeasuredParty) -> Result<Self> {
         let (progress, latencies) = (LiveProgress::default(), Buckets::default());
         let latest = Arc::new(Mutex::new(LatestFigures { party, progress, latencies }));
@@ -66,9 +66,8 @@ pub fn response(text: String) -> Response {
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response()
 }
 
-/// Formats the counters, followed by a histogram for each stage, such as `accepted`, of the times that messages took to
-/// reach this stage. Each element of `counters` contains a counter's name without `prefix`, its description and its
-/// value.
+/// Formats the counters. For each stage, such as `accepted`, adds a histogram of the times that messages took to reach
+/// this stage. Each element of `counters` contains a counter's name without `prefix`, its description and its value.
 pub fn counters_text(
     prefix: &'static str,
     counters: &[(&str, &str, u64)],

@@ -46,16 +46,15 @@ struct LogBuffer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LogForm {
     Lines,
-    /// Lines are written in the form that systemd's journal expects, with the level as a prefix and
-    /// without the time.
+    /// Lines have the form that systemd's journal expects: with the level as a prefix, and without the time.
     Journal,
 }
 
 #[derive(Default)]
 struct LogState {
     pending: Vec<u8>,
-    /// Set while the thread writes bytes that it has taken from `pending`, so that `flush` waits
-    /// for these as well.
+    /// Set while the thread writes bytes that it has taken from `pending`, so that `flush` waits for these bytes as
+    /// well.
     is_writing: bool,
     /// Number of dropped lines that the log has not reported yet.
     unreported: u64,
@@ -107,8 +106,8 @@ impl LogWriter {
         self.0.filled.notify_one();
     }
 
-    /// Writes lines as they are. The caller must escape hidden characters. This function first waits until half of the
-    /// buffer is free, so that single lines from other threads still find room.
+    /// Writes lines unchanged, so the caller must escape hidden characters. First waits until half of the buffer is
+    /// free, so that single lines from other threads still find room.
     pub fn write_blocking(&self, lines: &[u8]) {
         let mut state = self.0.lock();
         while state.pending.len() > self.0.limit / 2 {
@@ -170,7 +169,7 @@ impl<'a> MakeWriter<'a> for LogWriter {
     }
 }
 
-/// Takes events from tracing-subscriber, which hands over each event as one whole line.
+/// Writes the events of tracing-subscriber to the log. The subscriber hands over each event as one whole line.
 pub struct LogEventWriter<'a>(&'a LogWriter);
 
 impl Write for LogEventWriter<'_> {
@@ -253,7 +252,7 @@ impl LogBuffer {
     }
 }
 
-/// Formats a line of the log writer's own, such as the report of a panic, like the other lines of the log.
+/// Formats a line that the log writer itself adds, for example about a panic, like the other lines of the log.
 fn format_line(level: &str, what: &str) -> String {
     format!("{:.6} {level:>5} mailrun::log: {what}\n", Timestamp::now())
 }

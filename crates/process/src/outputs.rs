@@ -21,7 +21,8 @@ use std::time::{Duration, SystemTime};
 pub struct Outputs {
     /// File for the run record, in JSON.
     pub json: Option<PathBuf>,
-    /// File for the ledger, which has one bit for each pair of message and recipient.
+    /// File for the ledger, the set of all pairs of message and recipient that this process has seen. A pair takes one
+    /// bit.
     pub ledger: Option<PathBuf>,
     /// File for the HdrHistogram interval log, which contains the latencies of each second.
     pub hlog: Option<PathBuf>,
@@ -37,8 +38,9 @@ impl Outputs {
     }
 
     /// Writes the record and the ledger to their files, if files were requested. If writing fails, sends the record as
-    /// an event and returns the error. For a sink, `units` contains three ledgers: arrived, bounced and rewritten mail
-    /// (see [`Ledger::write_arrivals`]). For any other process, it contains one ledger.
+    /// an event, so that a bench still gets it, and returns the error. For a sink, `units` contains three ledgers:
+    /// arrived, bounced and rewritten mail (see [`Ledger::write_arrivals`]). For any other process, it contains one
+    /// ledger.
     pub fn write_or_report(&self, record: &Record, units: &[&Ledger], events: &EventOutput) -> Option<anyhow::Error> {
         let error = self.write(record, units).err()?;
         events.unwritten(record);
@@ -90,13 +92,14 @@ pub fn write_ledger(path: &Path, units: &[&Ledger]) -> Result<()> {
     written.map_err(|error| cannot_write(path, &error))
 }
 
-/// Records latencies per second in the record's series and, if requested, in an interval log.
+/// Holds the series of the run record, which has a row for each second. If an interval log was requested, also writes
+/// the latencies of each second to it.
 pub struct IntervalRecorder {
     pub series: Series,
     tag: &'static str,
     log: Option<IntervalLog<BufWriter<OutputFile>>>,
     path: PathBuf,
-    /// The first error of writing the log. After this error, nothing more is written to the log.
+    /// The first error in writing the log. After this error, nothing more is written to the log.
     failure: Option<anyhow::Error>,
     interval: Latencies,
     interval_began: Duration,
@@ -104,7 +107,7 @@ pub struct IntervalRecorder {
 }
 
 impl IntervalRecorder {
-    /// Starts to record at `now`, the start of the run. `tag` is the name of the event with which each latency ends,
+    /// Starts recording at `now`, the start of the run. `tag` is the name of the event with which each latency ends,
     /// such as `accepted`. Each line of the interval log contains this name.
     pub fn begin(now: Duration, tag: &'static str, hlog: Option<&Path>) -> Result<Self> {
         let log = hlog.map(|path| {
@@ -214,8 +217,8 @@ pub fn protocol_name(protocol: Protocol) -> &'static str {
     }
 }
 
-/// Creates a record of this process with all fields that do not depend on its role. `directory` is
-/// where the process keeps its mail or its results, if anywhere.
+/// Creates a record of this process with all fields that do not depend on its role. `directory` is where the process
+/// keeps its mail or its results, if anywhere. The record describes the disk under this directory.
 pub fn new_record(
     run: Option<RunId>,
     name: &str,
@@ -237,7 +240,7 @@ pub fn new_record(
     }
 }
 
-/// Sets the zero point of a run record, to which all its times are relative.
+/// Sets the time from which all times in a run record count.
 pub fn set_zero(record: &mut Record, zero: Duration) {
     record.origin_ns = u64::try_from(zero.as_nanos()).unwrap_or_default();
     let offset = record.clock.as_ref().map_or(0, |clock| clock.unix_offset_ns);
@@ -276,7 +279,7 @@ fn boot_id() -> String {
     fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
 }
 
-/// Creates a random run ID of 128 bits, so that no two runs have the same.
+/// Creates a random run ID. It has 128 bits, so that no two runs get the same ID.
 pub fn new_run_id() -> Result<RunId> {
     let mut id = [0; 16];
     getrandom::fill(&mut id).map_err(|error| anyhow::anyhow!("cannot get random numbers: {error}"))?;

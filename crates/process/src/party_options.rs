@@ -1,5 +1,5 @@
-//! Options of a mailrun command as a JSON document, with which a bench passes its own options on to
-//! its child processes.
+//! JSON documents with the options of a mailrun command. A bench uses them to pass its own options on to its child
+//! processes.
 //!
 //! ```json
 //! {"arguments": ["127.0.0.1:25"], "options": {"messages": ["200"], "mime": [], "to": ["a@b.example", "c@d.example"]}}
@@ -106,9 +106,9 @@ pub fn value_name(value: impl ValueEnum) -> String {
     value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
-/// The values of the options that the user typed, by the ID of the option's clap argument. The first field of a
-/// command's struct must have this type, because clap fills the fields in order and removes each value that it has used
-/// from the matches.
+/// The values of the options that the user typed, by the ID of the option's clap argument. In a command's struct, the
+/// field of this type must be the first. Clap fills the fields in order, and a value that another field has taken is no
+/// longer in the matches.
 #[derive(Clone, Debug, Default)]
 pub struct TypedOptions(BTreeMap<String, Vec<String>>);
 

@@ -2,8 +2,7 @@
 //! program would do to users. Builds without debug assertions, such as releases, do not contain the
 //! panic.
 
-/// Panics if the environment variable `MAILRUN_PLANNED_PANIC` names this place. Happens at most
-/// once in a process.
+/// Panics if the environment variable `MAILRUN_PLANNED_PANIC` names this place, but at most once in a process.
 #[cfg(debug_assertions)]
 pub fn planned_panic(place: &str) {
     use std::sync::OnceLock;

@@ -8,8 +8,8 @@ pub struct ProcessStat {
     /// State of the process as a letter, such as `R` for running. `Z` or `X` means that the process has ended.
     pub state: char,
     pub parent: u32,
-    /// ID of the process group. The ID is the PID of the process that leads the group. Likewise,
-    /// `session` is the PID of the process that leads the session.
+    /// ID of the process group, which is the PID of the group's leader. Likewise, `session` is the PID of the session's
+    /// leader.
     pub group: u32,
     pub session: u32,
     /// Sum of minor and major page faults.
@@ -19,8 +19,8 @@ pub struct ProcessStat {
     /// User CPU time of ended children for which the process has waited.
     pub children_user: u64,
     pub children_sys: u64,
-    /// Start of the process, counted from the boot. A later process with the same ID has a
-    /// different start.
+    /// Time from the boot to the start of the process. It distinguishes the process from a later process with the same
+    /// PID.
     pub started: u64,
     pub resident_pages: u64,
 }
@@ -63,8 +63,8 @@ pub(crate) fn name(stat: &str) -> Option<&str> {
     Some(stat.rsplit_once(')')?.0.split_once('(')?.1)
 }
 
-/// Returns two numbers of bytes: those that the process `pid` caused to be read from storage, and those that it caused
-/// to be written to storage. Returns `None` if the kernel does not show these numbers.
+/// Returns how many bytes the process `pid` caused to be read from storage, and how many it caused to be written there.
+/// Returns `None` if the kernel does not show these numbers.
 pub fn storage_bytes(pid: u32) -> Option<(u64, u64)> {
     let io = fs::read_to_string(format!("/proc/{pid}/io")).ok()?;
     Some((field(&io, "read_bytes:")?, field(&io, "write_bytes:")?))

@@ -1,7 +1,8 @@
 //! Resources that a process has used, read from `/proc`: CPU time, peak memory, and bytes written
 //! to storage.
 //!
-//! The figures of mailrun's processes and of a tested server are comparable, because both come from `/proc`. [`of`] can
+//! The figures of mailrun's processes and of a tested server are comparable, because the kernel measures both. For this
+//! process itself, the total CPU time comes from a clock of the kernel, which is more exact than `/proc`. [`of`] can
 //! also read a child that has ended, as long as its parent has not waited for it. The CPU time of the child is then
 //! final.
 use crate::proc_stat::{ProcessStat, field};

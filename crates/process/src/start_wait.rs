@@ -27,19 +27,19 @@ impl StartWait {
         Self { until: None }
     }
 
-    /// Sleeps before another attempt to connect. Returns false at once if [`Self::LIMIT`] has passed.
+    /// Sleeps before another attempt to connect. If the time for attempts is over, returns false without sleeping.
     pub fn pause(&self) -> bool {
         self.next_pause().inspect(|pause| std::thread::sleep(*pause)).is_some()
     }
 
-    /// Returns how long to wait before another attempt to connect, or `None` if the time is over.
+    /// Returns how long to wait before another attempt to connect, or `None` if the time for attempts is over.
     pub fn next_pause(&self) -> Option<Duration> {
         self.until.is_some_and(|until| Instant::now() < until).then_some(PAUSE)
     }
 }
 
-/// Returns true if nothing listens at an address, or if the socket of a path does not exist. Either
-/// can happen while the server is still starting.
+/// Returns true if a connection failed because nothing listens at the address, or because the file of the Unix-domain
+/// socket does not exist. Either can happen while the server is still starting.
 pub fn is_not_listening(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound)
 }

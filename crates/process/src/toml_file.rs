@@ -61,10 +61,10 @@ impl fmt::Display for ConfigErrors {
 
 impl std::error::Error for ConfigErrors {}
 
-/// Lets serde read a whole file, and stops at the first mistake.
+/// Lets serde read a whole file.
 ///
 /// # Errors
-/// Fails if the text is not valid for `T`, and returns the first mistake with its position.
+/// Fails if the text is not valid for `T`, and returns only the first mistake, with its position.
 pub fn read<T: DeserializeOwned>(text: &str) -> Result<T, ConfigError> {
     toml::from_str(text).map_err(|error| {
         let offset = error.span().map_or(0, |span| span.start);
@@ -72,8 +72,8 @@ pub fn read<T: DeserializeOwned>(text: &str) -> Result<T, ConfigError> {
     })
 }
 
-/// Rewrites an error message of serde so that it fits on one line. For an unknown key, suggests a similar known key, if
-/// there is one, instead of listing all known keys.
+/// Rewrites an error message of serde so that it fits on one line. The message for an unknown key is replaced by the
+/// message of [`unknown_key`].
 fn plain_message(message: &str) -> String {
     let mut words = message.split('`').skip(1).step_by(2);
     let name = words.next().unwrap_or_default();
@@ -348,8 +348,8 @@ impl<'a> Section<'a> {
         sections
     }
 
-    /// Checks the value of `key` by letting serde read it as a file of type `T` that contains only this key. Each item
-    /// of a list is first checked alone, so that an error gets the position of the item.
+    /// Checks the value of `key`: serde must be able to read a file of type `T` that contains only this key with its
+    /// value. Each item of a list is first checked alone, so that an error gets the position of the item.
     ///
     /// `check` can refuse a value that serde accepts.
     pub fn check<T: DeserializeOwned>(
@@ -386,7 +386,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Reports every key that was not read as unknown.
+    /// Records an error about an unknown key for each key that the caller has not read.
     pub fn finish(self) {
         for (key, (span, _)) in &self.entries {
             self.errors.add(span, unknown_key(key, &self.place, self.known_keys.iter().copied()));

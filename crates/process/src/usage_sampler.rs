@@ -20,8 +20,8 @@ const MIN_COVERED_S: f64 = 0.4;
 pub struct UsageSampler {
     /// Time of the last sample, and the CPU time in seconds that the process had used by then.
     last: Option<(Duration, f64)>,
-    /// Seconds that a row covers. It doubles each time that there are too many rows. The default,
-    /// 0, stands for 1.
+    /// Number of seconds that a row covers. It doubles whenever there are more than `MAX_ROWS` rows. The default, 0,
+    /// stands for 1.
     width_s: u64,
     rows: Vec<UsageInterval>,
 }
@@ -81,9 +81,9 @@ impl UsageSampler {
         Self { last: later.last, ..self }
     }
 
-    /// Returns the rows for the run record, whose seconds count from `origin_ns`. If `origin_ns` is
-    /// not a whole second of the clock, each row gets proportional shares of the two clock seconds
-    /// that it overlaps. Returns `None` if there are no rows.
+    /// Returns the rows for the run record. Their seconds count from `origin_ns`. If `origin_ns` is not a whole second
+    /// of the clock, each row gets proportional shares of the two clock seconds that it overlaps. Returns `None` if
+    /// there are no rows.
     pub fn party(&self, name: &str, origin_ns: u64) -> Option<PartyUsage> {
         let origin_s = origin_ns / NS_PER_S;
         let later_share = (origin_ns % NS_PER_S) as f64 / 1e9 / self.width() as f64;
@@ -109,8 +109,8 @@ impl UsageSampler {
         (!seconds.is_empty()).then(|| PartyUsage { party: name.to_owned(), seconds })
     }
 
-    /// Returns the usage in the last row, or in the row before it if the samples of the last row cover less than
-    /// `MIN_COVERED_S`.
+    /// Returns the CPU usage in the last row, or in the row before it if the samples of the last row cover less than
+    /// `MIN_COVERED_S`. The memory is always the memory in the last row.
     pub fn latest(&self) -> Option<UsageRow> {
         let is_settled = |row: &&UsageInterval| row.covered_s >= MIN_COVERED_S;
         // Use the previous second if samples cover too little of the current one for a reliable figure.

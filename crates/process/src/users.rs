@@ -17,8 +17,8 @@ use std::{fmt, io};
 pub const PASSWORD_VARIABLE: &str = "MAILRUN_PASSWORD";
 
 const MAX_USERS: usize = 1_000_000;
-/// Number of users whose SCRAM-SHA-256 keys are kept, some 200 bytes each. For other users, each
-/// login computes the keys in 4096 rounds of hashing, which takes about a millisecond.
+/// Maximum number of users whose SCRAM-SHA-256 keys are kept, in some 200 bytes each. For other users, each login
+/// computes the keys in 4096 rounds of hashing, which takes about a millisecond.
 const MAX_KEPT_KEYS: usize = 20_000;
 
 #[derive(Debug)]
@@ -33,7 +33,7 @@ pub enum Users {
 pub struct UserTable {
     secrets: HashMap<String, Secret>,
     made_up: DecoySecrets,
-    /// SCRAM-SHA-256 keys of users that logged in recently, by the user's salt. The salt is used instead of the user's
+    /// SCRAM-SHA-256 keys of users that logged in recently. The map finds them by the user's salt and not by the user's
     /// name, because names may be long.
     keys: Mutex<RecentMap<Nonce, Keys>>,
 }
@@ -86,7 +86,7 @@ impl UserTable {
 
 impl Users {
     /// Reads a file with the users that may log in and their passwords. Returns an error if the file cannot be read,
-    /// has a malformed line, or contains no users.
+    /// has a malformed line, or contains no users or more than a million.
     pub fn read(path: &Path) -> Result<Self> {
         let text = text_file::read(path, text_file::MAX_BYTES);
         let text = text.map_err(|error| anyhow!("cannot read {}: {}", path.display(), reason(&error)))?;
@@ -97,7 +97,7 @@ impl Users {
     /// `path` is the file's name for error messages.
     ///
     /// # Errors
-    /// Returns an error if a line is malformed or if there are no users.
+    /// Returns an error if a line is malformed, or if there are no users or more than a million.
     pub fn parse(text: &str, path: &Path) -> Result<Self> {
         let file = path.display();
         let mut users = HashMap::new();

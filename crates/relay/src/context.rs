@@ -16,8 +16,8 @@ use mailrun_spool::{Backlog, Spool};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Room for an envelope in bytes. The memory budget for incoming mail is at least this plus the maximum size of a
-/// message. Otherwise, the largest permitted message could never be received.
+/// Memory for the envelope of a message, in bytes. The memory budget for incoming mail is at least the sum of this and
+/// the maximum size of a message. Otherwise, the largest permitted message could never be received.
 const MAX_ENVELOPE_BYTES: u64 = 1 << 20;
 
 pub(super) struct RelayContext {
@@ -25,8 +25,8 @@ pub(super) struct RelayContext {
     /// Configuration with which the relay has started. Settings that a reload cannot change are read from it.
     initial_config: Arc<Config>,
     pub(super) shares: WorkerShares,
-    /// Number that each reload increments. A worker compares it with the number that it saw last, to notice a new
-    /// configuration without locking `config`.
+    /// Number that each reload increments. A worker that sees a new number reads the new configuration. As long as the
+    /// number is the same, the worker need not lock `config`.
     config_version: AtomicU64,
     pub(super) spool: Spool,
     /// Messages that a former run left in the spool, until the workers have queued them all.
@@ -41,7 +41,8 @@ pub(super) struct RelayContext {
     pub(super) maildir_names: Arc<maildir::MaildirNames>,
     pub(super) counters: Arc<RelayCounters>,
     pub(super) memory_budget: Arc<MemoryBudget>,
-    /// Clients outside of the configured `networks`, whose connections and commands are counted to limit them.
+    /// Counts the connections and commands of clients outside of the configured `networks`, because limits apply to
+    /// these clients.
     pub(super) clients: Arc<Clients>,
     pub(super) login_guard: LoginGuard,
     /// Limits how often faults that affect many messages or clients are logged.
@@ -161,7 +162,7 @@ impl RelayContext {
     }
 }
 
-/// Loads the CA certificates that the routes trust into memory, so that no worker has to read a file.
+/// Loads into memory the CA certificates that the routes trust, so that no worker has to read a file.
 fn read_trusted(config: &Config, ca_files: &CaFiles) {
     ca_files.replace(&config.router);
     if config.router.securities().any(|security| security.is_verified() && security.ca_file.is_none()) {
@@ -169,7 +170,7 @@ fn read_trusted(config: &Config, ca_files: &CaFiles) {
     }
 }
 
-/// Logs that a client exceeded a limit. The caller does this at most once a minute for each client.
+/// Logs that a client exceeded a limit. [`Clients`] calls this at most once a minute for each client.
 fn log_refusal(refusal: &ClientRefusal) {
     let ClientRefusal { client, limit, times } = refusal;
     tracing::warn!(target: LOG_TARGET, "client limit reached: client={client} limit={} refused={times}", limit.name());

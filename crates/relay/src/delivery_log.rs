@@ -120,7 +120,7 @@ pub(super) struct DeliveryLogWriter {
 #[derive(Default)]
 struct DroppedLines {
     total: AtomicU64,
-    /// Number of log entries that were dropped since the log last reported this number.
+    /// Number of lines that were dropped since the log last reported dropped lines.
     unreported: AtomicU64,
 }
 

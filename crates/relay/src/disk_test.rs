@@ -50,7 +50,8 @@ pub struct DiskTestResult {
     /// Reachable rate, or `None` if no messages of the wanted size were measured.
     pub reachable: Option<ReachableRate>,
     pub required_rate_per_s: Option<f64>,
-    /// Whether the disk permits the required rate, or `None` if the user required no rate or interrupted the test.
+    /// Whether the disk permits the required rate, or `None` if the user required no rate or interrupted the test. If
+    /// the file system is in memory, the outcome is [`Outcome::Invalid`].
     pub outcome: Option<Outcome>,
     pub warnings: Vec<String>,
 }

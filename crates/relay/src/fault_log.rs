@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
-/// Maximum number of unreachable destinations that are remembered. If one is forgotten, its next failure is logged as
-/// if it were the first.
+/// Maximum number of unreachable destinations that are remembered. If there are more, some are forgotten, and their
+/// next failure is logged as if it were the first.
 const MAX_UNREACHABLE: usize = 65_536;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,8 +40,8 @@ pub(crate) struct FaultLog([Mutex<FaultCount>; CommonFault::ALL.len()]);
 
 #[derive(Debug, Default)]
 struct FaultCount {
-    /// Time at which the last line about this kind of fault was logged. `None` after a minute
-    /// without faults, so that the next fault is logged at once.
+    /// Time at which the last line about this kind of fault was logged. `None` at first and after a minute without
+    /// faults, so that the next fault is logged at once.
     logged: Option<Duration>,
     others: u64,
 }

@@ -202,8 +202,8 @@ impl RunRecorder {
     }
 }
 
-/// Returns the start of the time over which the delivery rate is computed: the first acceptance or, if mail of a former
-/// run was delivered before, the first delivery.
+/// Returns the start of the time over which the delivery rate is computed. This is the first acceptance of a message.
+/// If mail of a former run was delivered before that, it is the first delivery.
 fn start_of_deliveries(accepted: &ActivePeriod, delivered: &ActivePeriod) -> Duration {
     [accepted.first, delivered.first].into_iter().flatten().min().unwrap_or_default()
 }

@@ -10,7 +10,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 pub type ConfigLoader = Box<dyn Fn() -> Result<Config> + Send>;
 
-/// Starts a thread that waits for SIGHUP until the process ends.
+/// Starts a thread that reloads the configuration at each SIGHUP, until the process ends.
 pub(super) fn watch(context: &Arc<RelayContext>, reread: Option<ConfigLoader>) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
     let runtime = runtime.context("cannot watch for signals")?;

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 const WRITABLE: u32 = 0o022;
 /// Permission bits that let the group or other users read or enter a directory.
 const READABLE: u32 = 0o055;
-/// Mode bit of a directory, the sticky bit, with which users cannot rename the files of other users.
+/// The sticky bit. In a directory with this mode bit, users cannot rename or remove the files of other users.
 const STICKY: u32 = 0o1000;
 /// File system types of proc and sysfs (statfs(2)). A new spool in them is refused, because nobody can create a
 /// directory there.
@@ -107,7 +107,7 @@ fn mode_of(status: &Stat) -> u32 {
     status.st_mode & 0o7777
 }
 
-/// Checks that no other user owns the directory or can change it.
+/// Checks that the directory belongs to the user of this process, and that no other user can change it.
 fn check_owner(directory: &Path, status: &Stat) -> Result<(), String> {
     let path = directory.display();
     let owner = status.st_uid;

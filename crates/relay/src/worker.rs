@@ -159,7 +159,7 @@ impl RelayWorker {
         fetch::fetch(&self.context.spool, &self.context.spool_pool, Id(id.0)).await
     }
 
-    /// Queues a message. The receipt `stored` proves that the message is in the spool.
+    /// Queues a message for delivery. The receipt `stored` proves that the message is in the spool.
     pub(crate) fn enqueue(self: &Rc<Self>, stored: &Stored, message: &Message, groups: Vec<RecipientGroup>) {
         let now = clock::now();
         let message_bytes = message.memory_bytes();
@@ -227,9 +227,9 @@ impl RelayWorker {
         }
     }
 
-    /// Corrects the worker's Unix time if the wall clock has moved by more than NTP's small corrections. Without this,
-    /// new mail would be dated in the past if the host was suspended, for example, and would expire too early after a
-    /// restart.
+    /// Corrects the worker's Unix time if it differs from the wall clock by more than `MAX_CLOCK_DRIFT`, for example
+    /// after the host was suspended. Otherwise, new mail would be dated in the past, and would expire too early after a
+    /// restart. Smaller differences come from corrections by NTP and are ignored.
     fn update_unix_origin(&self) {
         let origin = clock::wall().saturating_sub(clock::now());
         if origin.abs_diff(self.unix_origin.get()) > MAX_CLOCK_DRIFT {
@@ -413,8 +413,8 @@ impl RelayWorker {
         self.config.borrow().hostname.as_str().into()
     }
 
-    /// Returns a different seed each time, for example for the lookup of each connection, so that connections spread
-    /// over servers of equal preference.
+    /// Returns a different seed at each call. Each connection looks up the servers of its next hop with a seed of its
+    /// own, so that connections spread over servers of equal preference.
     pub(crate) fn next_seed(&self) -> u64 {
         self.seed_counter.set(self.seed_counter.get() + 1);
         self.context.seed.wrapping_add(self.seed_counter.get())
@@ -473,8 +473,8 @@ impl DeliveryGuard {
         worker.finish_delivery(self, result);
     }
 
-    /// Takes the delivery request out of the guard. The caller must return it to the queue, because the guard no longer
-    /// does so if the task panics.
+    /// Takes the delivery request out of the guard. The caller must then give the request back to the queue itself,
+    /// because the guard no longer does so if the task panics.
     pub(crate) fn release(mut self) -> DeliveryRequest<Message> {
         self.request.take().expect("it is released once, and by value")
     }
@@ -495,7 +495,7 @@ impl Drop for DeliveryGuard {
     }
 }
 
-/// A connection slot that a task holds. If the task panics, the guard gives the slot back to the queue.
+/// Guard around a connection slot that a task holds. If the task panics, the guard gives the slot back to the queue.
 pub(crate) struct SlotGuard {
     worker: Rc<RelayWorker>,
     slot: Option<ConnectionSlot>,

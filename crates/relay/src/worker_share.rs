@@ -34,7 +34,7 @@ impl WorkerShares {
         Self { workers_per_listener, worker_count, granted }
     }
 
-    /// Returns one worker's share of a limit, rounded up to at least one.
+    /// Returns one worker's share of a limit, rounded up, so that each worker gets at least one.
     pub(crate) fn share(&self, limit: u32) -> u32 {
         limit.div_ceil(self.worker_count).max(1)
     }

@@ -1,6 +1,6 @@
-//! Writes the HTML pages of sample runs into a directory, each with its record and its Markdown. The first argument is
-//! the directory, and further arguments can name record files whose pages are written too. The tests in `tests/browser`
-//! open the pages.
+//! Writes the HTML pages of sample runs into a directory, with the record and the Markdown report of each run. The
+//! first argument is the directory. Further arguments can name record files, whose pages are written as well. The tests
+//! in `tests/browser` open the pages.
 use mailrun_measurement::record::Record;
 use mailrun_report::{
     capacity_page, comparison_page, markdown, page, sample, sample_capacity, sample_comparison, sample_runs,

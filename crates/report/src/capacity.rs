@@ -1,5 +1,6 @@
-//! The report of a capacity search as text and as JSON. It shows the goals, each with a lower and an upper bound of the
-//! highest rate that meets it, the loads that longer trials confirmed, the latency at each offered rate, and the plan.
+//! The report of a capacity search as text and as JSON. It shows the goals, the loads that longer trials confirmed, the
+//! latency at each offered rate, and the plan. For each goal, it shows a lower and an upper bound of the highest rate
+//! at which the server meets the goal.
 use crate::headline::Headline;
 pub use crate::workload::search_facts;
 use mailrun_capacity::{
@@ -17,16 +18,16 @@ use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-/// Share of all processors that must be busy for the report to say that the processors are the limit.
+/// If at least this share of all processors is busy, the report says that the processors are the limit.
 const FULL: f64 = 0.9;
-/// Number of cores that a process which is not a part of the run must keep busy to be named in the report.
+/// The report names a process that does not belong to the run only if it keeps at least this number of cores busy.
 const MIN_NAMED: f64 = 0.05;
 
 #[derive(Clone, Debug)]
 pub struct JudgedTrial {
     pub outcome: TrialOutcome,
-    /// Latency of messages up to the first stage that a goal names or, if no goal names a stage, up to the last
-    /// observed stage.
+    /// Latency of messages up to a stage such as `delivered`. It is the first stage that a goal names. If no goal names
+    /// a stage, it is the last observed stage.
     pub latency_ms: Option<LatencyMs>,
     /// Messages per second that reached the stage at which `latency_ms` ends, counted while load was offered.
     pub delivered_per_s: f64,
@@ -212,8 +213,8 @@ impl CapacityRun {
         Some(are_met && !figures.is_backlogged(rate_per_s))
     }
 
-    /// Returns false if a trial at 80 % or 100 % of the capacity was bad or void, and true if both trials were good.
-    /// Returns `None` if at least one of the trials has not run and none was bad or void.
+    /// Returns true if the longer trials at 80 % and 100 % of the capacity were both good, and false if one of them was
+    /// bad or void. Returns `None` if this is not known, because one or both of the trials have not run.
     fn is_confirmed(&self) -> Option<bool> {
         let mut counting = self.confirmation.iter().filter(|load| load.share < 1.1);
         let has_held = counting.clone().all(|load| self.is_good(&load.trial) == Some(true));
@@ -308,8 +309,8 @@ fn push_compliance(text: &mut String, run: &CapacityRun) {
     text.push('\n');
 }
 
-/// Returns the share of the due messages that arrived in time, for example `99.98 %`. If there are several goals, this
-/// is the share for the goal that the most messages missed.
+/// Returns the share of the due messages that arrived in time, for example `99.98 %`. If there are several goals, each
+/// has its own share, and this returns the lowest.
 fn in_time(outcome: &TrialOutcome) -> String {
     let TrialOutcome::Measured(TrialFigures { loss_ratios, .. }) = outcome else { return "–".to_owned() };
     let worst = loss_ratios.iter().copied().fold(0.0, f64::max);

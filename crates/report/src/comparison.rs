@@ -48,8 +48,8 @@ impl MetricVerdict {
 #[derive(Clone, Debug, Default)]
 pub struct ComparisonPage {
     pub title: String,
-    /// Outcome for `--fail-on-regression`, which depends on whether a figure got worse by at least the limit, and the
-    /// reason. `None` without this option.
+    /// Outcome for `--fail-on-regression`, and the reason. The outcome depends on whether a figure got worse by at
+    /// least the option's limit. `None` without this option.
     pub outcome: Option<(Outcome, String)>,
     /// Set if the runs were made in rounds, with one run of each side per round. Figures are then compared within each
     /// round.
@@ -80,8 +80,8 @@ pub struct ComparedSide {
 pub struct RunCurves {
     /// Latencies up to the last stage that messages reached, or `None` if the record has no histogram of them.
     pub latencies: Option<Latencies>,
-    /// Each second of the run, with the rate, in messages per second, at which messages reached the last stage. Empty
-    /// if the record has no figures by second.
+    /// Each second of the run, with the number of messages per second that reached the last stage. Empty if the record
+    /// has no figures by second.
     pub rates: Vec<(u64, f64)>,
 }
 

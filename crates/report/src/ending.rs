@@ -5,8 +5,8 @@ use mailrun_measurement::record::{Outcome, Record};
 use mailrun_text::table::plain;
 use mailrun_text::wrap::{clipped_words, display_width, wrapped};
 
-/// Maximum width of the verdict's sentence in columns. Only a sentence that quotes a long reply of a peer can be wider,
-/// and is cut off.
+/// Maximum width of the verdict's sentence in columns. A wider sentence is cut off. A sentence is so wide only if it
+/// quotes a long reply of a peer.
 const MAX_VERDICT_WIDTH: usize = 400;
 const MAX_VERDICT_LINES: usize = 8;
 

@@ -1,4 +1,4 @@
-//! Tables of what became of the messages, of the errors, and of the thresholds. Messages are counted in units: a unit
+//! Tables of the errors, of the thresholds, and of what became of the messages. Messages are counted in units: a unit
 //! is one message to one recipient, so a message to two recipients is two units.
 use super::figures::{Section, SectionBody, errors_once};
 use super::seconds::seconds_of_errors;
@@ -94,8 +94,7 @@ pub(crate) fn fates(record: &Record) -> Vec<(&'static str, u64)> {
     })
 }
 
-/// Returns the other counts of the ledger that are above zero, such as the number of duplicates. They do not belong to
-/// a fate.
+/// Returns the counts of the ledger that are not fates, such as the number of duplicates. Leaves out counts of zero.
 fn beside(record: &Record) -> Vec<(&'static str, u64)> {
     some(&units_beside(&record.ledger), |name| match name {
         "overflow" => "not recorded",
@@ -218,7 +217,7 @@ pub(crate) fn thresholds_by_result(record: &Record, passed: bool) -> Option<Sect
 }
 
 /// Returns a table of at most `limit` thresholds, and the number of thresholds that are left out. If there are more
-/// than `limit`, missed thresholds come first, so that passed ones are left out.
+/// than `limit`, the thresholds that did not pass come first, because the reader needs them most.
 pub(crate) fn threshold_table(record: &Record, limit: usize) -> (Table, usize) {
     let mut rows: Vec<&ThresholdRow> = record.thresholds.iter().collect();
     if rows.len() > limit {

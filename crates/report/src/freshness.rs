@@ -1,6 +1,6 @@
-//! A table of the time windows for which freshness thresholds are judged. For each window, it shows the share of the
-//! time in which mail was fresh: the newest message that had arrived was not older than the threshold allows. If there
-//! are many windows, only the worst are shown.
+//! A table of the time windows for which freshness thresholds are judged. For each window, it shows for which share of
+//! the time mail was fresh. Mail is fresh while the newest message that has arrived is not older than the threshold
+//! allows. If there are many windows, only the worst are shown.
 use super::figures::Section;
 use mailrun_measurement::record::{FreshWindow, Record, ThresholdRow};
 use mailrun_text::numbers::counted;
@@ -35,7 +35,7 @@ pub(crate) fn windows(record: &Record) -> Option<Section> {
     Section::figures("Freshness by window", Some(note), table)
 }
 
-/// Returns at most `MAX_WINDOWS` windows: those in which mail was fresh for the smallest share of the time. They are
+/// Returns the windows in which mail was fresh for the smallest share of the time, at most `MAX_WINDOWS` of them,
 /// sorted by time.
 fn worst(windows: &[FreshWindow]) -> Vec<&FreshWindow> {
     let mut worst: Vec<&FreshWindow> = windows.iter().collect();

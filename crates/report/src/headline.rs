@@ -80,8 +80,8 @@ fn failure_counts(ledger: &LedgerRow) -> Vec<String> {
     some.map(|(number, name)| format!("{} {name}", mailrun_text::numbers::count(number))).collect()
 }
 
-/// Returns the main figures of the last observed stage: its rate, bytes per second, median, 99th percentile and
-/// duration. If deliveries were observed but no message arrived, returns only the duration.
+/// Returns the main figures of the last observed stage: its rate, bytes per second, median latency, 99th percentile of
+/// latency, and duration. If deliveries were observed but no message arrived, returns only the duration.
 pub(crate) fn figures(record: &Record) -> String {
     let Some(last) = arrived_stage(record) else { return seconds(record.duration_s) };
     let mut parts: Vec<String> = last.rate_per_s.map(|per_s| format!("{} msg/s", rate(per_s))).into_iter().collect();
@@ -102,7 +102,8 @@ fn arrived_stage(record: &Record) -> Option<&StageRow> {
     final_stage(record).filter(|_| record.ledger.delivered != Some(0))
 }
 
-/// Returns the rate and the 99th percentile, for example `5,343 msg/s, p99 44.20 ms`, or `None` if neither is known.
+/// Returns the rate and the 99th percentile of latency, for example `5,343 msg/s, p99 44.20 ms`. Returns `None` if
+/// neither is known.
 pub(crate) fn rate_and_p99(record: &Record) -> Option<String> {
     let last = arrived_stage(record)?;
     let per_s = last.rate_per_s.map(|per_s| format!("{} msg/s", rate(per_s)));

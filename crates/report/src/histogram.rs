@@ -21,7 +21,7 @@ struct Bin {
     messages: u64,
 }
 
-/// Draws the histogram of each stage from the server's acceptance on, with lines of at most `width` columns.
+/// Draws a histogram of the latencies of each stage, beginning with `accepted`. Lines have at most `width` columns.
 pub fn histograms(record: &Record, width: usize) -> String {
     let drawn: Vec<String> = record
         .stages

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! `headline` and `sections` decide what a report says, and `terminal` and `markdown` only lay it out. A section
-//! without figures is left out, so the report of a single party, such as a sink alone, is shorter.
+//! without figures is left out, so the report of a sink alone, for example, is shorter.
 #![allow(missing_docs)] // only crates that other programs embed document every public item
 
 mod audit;

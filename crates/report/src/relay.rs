@@ -97,8 +97,8 @@ fn costs(record: &Record, relay: &Party, passage: &RelayFigures) -> String {
     }
 }
 
-/// Returns the bytes that were written to disk, for example `291 MiB written, 23.4 KiB per message`. Returns `None` if
-/// the device does not count them.
+/// Returns the bytes that all programs of the host wrote to the disk, for example `291 MiB written, 23.4 KiB per
+/// message`. Returns `None` if the device does not count them.
 fn disk(record: &Record, passage: &RelayFigures) -> Option<String> {
     let written_bytes = record.surroundings.as_ref()?.disk_written_bytes?;
     let each = written_bytes.checked_div(record.with_warm_up(passage.accepted));

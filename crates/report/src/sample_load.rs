@@ -18,10 +18,10 @@ const SLOWEST: usize = 50;
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SampleTrouble {
-    /// Period, in seconds of the run, in which the server accepts nothing.
+    /// Seconds of the run in which the server accepts nothing.
     pub(crate) stall: Range<u64>,
     pub(crate) rejected_per_s: u64,
-    /// Number of messages that fail because their connection breaks, all of them one second after the stall began.
+    /// Number of messages that fail because their connection breaks. This happens one second after the stall began.
     pub(crate) failed: u64,
     pub(crate) lost: u64,
 }
@@ -175,8 +175,8 @@ fn counts(length: u64, trouble: &SampleTrouble) -> Vec<SeriesRow> {
     rows
 }
 
-/// Returns a quantile of the latency to delivery in milliseconds: `rank` of 100,000 messages are not slower than this.
-/// `busy` is the load as a multiple of the usual load. A higher load makes all but the fastest messages slower.
+/// Returns the time, in milliseconds, within which `rank` of 100,000 messages are delivered. `busy` is the load as a
+/// multiple of the usual load. A higher load makes all but the fastest messages slower.
 fn quantile_ms(busy: f64, rank: u64) -> f64 {
     let curve = [
         (0.0, 0.3),

@@ -51,7 +51,7 @@ fn tls(record: &Record) -> String {
 }
 
 /// Lists the processes on this host that do not belong to the run, because the server may be among them. Returns `None`
-/// if the server is on another host.
+/// if there are none, or if the server is on another host.
 fn processes(record: &Record) -> Option<String> {
     let surroundings = record.surroundings.as_ref().filter(|_| is_local(&record.workload.target))?;
     let one = |process: &HostProcess| {

@@ -224,8 +224,8 @@ fn latencies(record: &Record, width: usize) -> Vec<String> {
     if table.is_empty() { Vec::new() } else { compact(&table, width) }
 }
 
-/// Returns a table with a row for each stage of the load. It shows how far the messages of the stage got, for example
-/// to `delivered`, with their latencies and their rate.
+/// Returns a table with a row for each stage of the load. The row shows how far the messages of this stage got, for
+/// example to `delivered`, with their latencies and their rate.
 fn load_stages(record: &Record, width: usize) -> Vec<String> {
     let columns = [
         ("stage", Align::Left),
@@ -282,7 +282,7 @@ fn slowest(record: &Record) -> Option<String> {
     Some(format!("slowest phase: {}, p99 {}", row.name.name(), latency(row.latency_ms.p99)))
 }
 
-/// Names one message that did not arrive, and the server's reply, by which the reader can find the message in the
+/// Names one message that did not arrive, and the server's reply to it, so that the reader can find the message in the
 /// server's log.
 pub(crate) fn not_seen(record: &Record) -> Option<String> {
     let first =

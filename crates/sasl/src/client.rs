@@ -159,8 +159,9 @@ fn begin(mechanism: Mechanism, credentials: &Credentials, nonce: Option<String>)
     }
 }
 
-/// Returns the state in which the client waits after its first message. With SCRAM, the client must send a second
-/// message. With XOAUTH2, it must do so only if the server refuses the token.
+/// Returns the state of a mechanism's exchange after the client has sent its first message. With SCRAM, the client then
+/// waits for a challenge. With XOAUTH2, a challenge comes only if the server refuses the token. With PLAIN, the client
+/// waits only for the final reply.
 fn after_first(mechanism: Mechanism, scram: Option<scram::ClientFirst>) -> State {
     match scram {
         Some(scram) => State::ServerFirst(scram),

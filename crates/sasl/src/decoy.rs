@@ -37,7 +37,8 @@ impl DecoySecrets {
         encode(&self.mac("password", name)[..18])
     }
 
-    /// Returns SCRAM keys for a name without a user. Deriving them takes as long as deriving real keys.
+    /// Returns SCRAM keys for a name without a user. Deriving them takes as long as deriving real keys, so the time
+    /// does not show whether the user exists.
     pub fn keys(&self, name: &str) -> Keys {
         let keys = Keys::derive(&self.password(name), &self.salt(name), MIN_ITERATIONS);
         keys.expect("base64 may be a password, and there are enough iterations")

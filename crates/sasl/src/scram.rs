@@ -157,7 +157,7 @@ fn is_nonce(nonce: &str) -> bool {
     !nonce.is_empty() && nonce.bytes().all(|octet| octet.is_ascii_graphic() && octet != b',')
 }
 
-/// A SCRAM client with its first message (client-first). It can answer the server's challenge.
+/// A SCRAM client that has made its first message (client-first). It can answer the server's challenge.
 #[derive(Clone, Debug)]
 pub struct ClientFirst {
     hash: ScramHash,

@@ -18,8 +18,8 @@ use std::fmt;
 pub enum ExchangeStep {
     /// The server must send this challenge, and pass the client's response to [`AwaitedResponse::receive`].
     Challenge(Vec<u8>, AwaitedResponse),
-    /// The server must send this challenge, and pass the client's response to [`AwaitedProof::receive`], which checks
-    /// the proof in it against the user's secret.
+    /// The server must send this challenge, and pass the client's response to [`AwaitedProof::receive`]. That function
+    /// checks the proof in the response against the user's secret.
     ProofChallenge(Vec<u8>, AwaitedProof),
     /// The application must check the name and the secret that the client has sent. This ends the exchange.
     Check(ShownSecret),
@@ -121,8 +121,8 @@ impl AwaitedResponse {
     }
 }
 
-/// Reads the client's response of PLAIN. A client that asks to act as another user is refused, as after a wrong
-/// password.
+/// Parses the message of a client that logs in with PLAIN. A client that asks to act as another user is refused, as
+/// after a wrong password.
 fn plain(response: &[u8]) -> Option<ExchangeStep> {
     let PlainMessage { acts_as, name: own_name, password } = PlainMessage::parse(response)?;
     let name = named(own_name)?;

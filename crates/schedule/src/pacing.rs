@@ -2,11 +2,11 @@
 //! so that slow replies do not delay later messages and hide their latency (coordinated omission; Gil Tene, "How NOT to
 //! Measure Latency", 2013).
 //!
-//! This module does no I/O: a schedule is a function of the offered rate and its seed. Every message has a position in
-//! the whole run, and `offered_rate` computes when that position is due. Each of n workers takes every n-th position,
-//! so that the workers together send the whole run. With Poisson arrivals, each worker instead moves on by a random
-//! distance, which is n positions on average. The workers together still have the whole rate, because independent
-//! Poisson processes add up to a Poisson process.
+//! This module does no I/O: a schedule depends only on its arguments, such as the offered rate and a seed. Every
+//! message has a position in the whole run, and `offered_rate` computes when that position is due. Each of n workers
+//! takes every n-th position, so that the workers together send the whole run. With Poisson arrivals, each worker
+//! instead moves on by a random distance, which is n positions on average. The workers together still have the whole
+//! rate, because independent Poisson processes add up to a Poisson process.
 use super::offered_rate::OfferedRate;
 use mailrun_measurement::record::Arrival;
 use rand::rngs::StdRng;
@@ -35,8 +35,8 @@ pub struct ArrivalSchedule {
     random: Option<StdRng>,
 }
 
-/// An offered rate and its start: the time in seconds since the start of the load, and the position in the whole run
-/// that is due at this time.
+/// An offered rate, and where it starts to apply: at `from_s` seconds after the start of the load. The position in the
+/// whole run that is due at this time is `from_position`.
 #[derive(Debug)]
 struct OfferSegment {
     from_s: f64,
@@ -131,8 +131,8 @@ impl ArrivalSchedule {
         self.next_s = self.due_s();
     }
 
-    /// Returns the time at which the current position is due, in seconds since `began`. Removes from `offers` the rates
-    /// that a later rate has replaced before this position.
+    /// Returns the time at which the current position is due, in seconds since `began`. First removes rates from
+    /// `offers` that no longer apply at this position, because a later rate has replaced them.
     fn due_s(&mut self) -> f64 {
         while self.offers.get(1).is_some_and(|next| next.from_position <= self.position) {
             self.offers.pop_front();

@@ -58,8 +58,8 @@ impl Shard {
     }
 
     /// Returns the range of sequence numbers of this part's messages. `messages` is the number of messages in the whole
-    /// load, or `None` if only a time ends the load. In that case, all `MESSAGE_NUMBERS` numbers are divided among the
-    /// parts.
+    /// load, or `None` if the load ends at a certain time and not after a number of messages. In that case, all
+    /// `MESSAGE_NUMBERS` numbers are divided among the parts.
     pub fn numbers(self, messages: Option<u64>) -> Range<u64> {
         let total = messages.unwrap_or(MESSAGE_NUMBERS).min(MESSAGE_NUMBERS);
         let first = self.before(total);

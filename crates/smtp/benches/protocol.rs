@@ -21,7 +21,7 @@ const NOW: Duration = Duration::ZERO;
 const LINE_BYTES: usize = 80;
 const MESSAGE_BYTES: usize = 1 << 20;
 const SESSION_MESSAGE_BYTES: usize = 4096;
-/// Number of bytes that the code around the protocol core, which does the I/O, reads from a socket at a time.
+/// Maximum number of bytes that mailrun's network code reads from a socket at a time.
 const BLOCK_BYTES: usize = 256 * 1024;
 /// Maximum length of a message line in bytes, including `<CRLF>` (RFC 5321 §4.5.3.1.6).
 const LINE_LIMIT: usize = 1000;
@@ -209,7 +209,7 @@ struct ClientSession {
     mode: PipelineMode,
     envelope: Arc<Envelope>,
     message: Vec<u8>,
-    /// The server's replies. Each block contains the replies that the client gets when it waits once.
+    /// The server's replies. Each block contains the replies that the client gets each time it waits for the server.
     replies: Vec<Vec<u8>>,
     sent_bytes: usize,
 }

@@ -9,7 +9,7 @@ use crate::xclient::Xclient;
 use crate::xtext::Xtext;
 use std::ops::Deref;
 
-/// Maximum length of a command line, including CRLF, for all verbs except AUTH.
+/// Maximum length in bytes of any command line except AUTH, including CRLF. Only MAIL may be this long.
 pub(crate) const MAX_LINE_BYTES: usize = MAX_COMMAND_LINE_BYTES + MAX_MAIL_PARAMETER_BYTES;
 
 /// Command with which a client opens the session (RFC 5321 §4.1.1.1).
@@ -42,7 +42,7 @@ pub struct Mail<'a> {
     pub sender: Path<'a>,
     /// Size of the message in bytes, if the client gave SIZE.
     pub size: Option<u64>,
-    /// Value of BODY, or the default of seven-bit content.
+    /// Value of BODY, or `SevenBit` if the client gave no BODY.
     pub body: BodyType,
     /// Set if the client gave SMTPUTF8, so addresses and headers may be UTF-8 (RFC 6531 §3.4).
     pub smtp_utf8: bool,
@@ -166,7 +166,7 @@ impl<'a> Command<'a> {
 /// Stands for every verb that does not have four letters, such as STARTTLS.
 const LONG_VERB: &[u8; 4] = b"\0\0\0\0";
 
-/// Returns the maximum length of a line with this verb, including CRLF.
+/// Returns the maximum length in bytes of a command line with this verb, including CRLF.
 fn max_line_bytes(verb: [u8; 4]) -> usize {
     match &verb {
         b"MAIL" => MAX_LINE_BYTES,
@@ -228,8 +228,8 @@ fn bare<'a>(argument: &[u8], command: Command<'a>) -> Result<Command<'a>, ReplyR
     if argument.is_empty() { Ok(command) } else { Err(ReplyReason::Syntax) }
 }
 
-/// Parses EHLO, HELO or LHLO. The name is the rest of the line, whatever it contains: RFC 5321
-/// §4.1.4 forbids refusing mail because of a wrong name, and the server does not use the name.
+/// Parses EHLO, HELO or LHLO. Accepts the rest of the line as the client's name, whatever it contains. RFC 5321 §4.1.4
+/// forbids refusing mail because of a wrong name, and the server does not use the name.
 fn hello(kind: Hello, name: &[u8]) -> Result<Command<'_>, ReplyReason> {
     if name.is_empty() { Err(ReplyReason::HelloNeedsName) } else { Ok(Command::Hello(kind, name)) }
 }

@@ -18,8 +18,8 @@
 use memchr::memmem::Finder;
 use std::sync::LazyLock;
 
-/// Finds lines that begin with a dot, which are stuffed lines or the end of data. Built once,
-/// because building it selects vector code for the processor.
+/// Finds lines that begin with a dot, which are stuffed lines or the end of data. Built only once, because each new
+/// `Finder` has to choose the vector code for the processor again.
 static DOT_LINE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\r\n."));
 
 /// Line that a client sends after a message to end it. The last line of the message itself must end in `<CRLF>`.
@@ -124,7 +124,7 @@ impl DataReader {
     }
 }
 
-/// Checks line endings and line lengths of a message, for DATA and BDAT alike.
+/// Checks the line endings and line lengths of a message, which comes by DATA or BDAT.
 #[derive(Clone, Debug)]
 pub(crate) struct LineChecker {
     /// Last byte of the content so far. The checker needs it because a CR and its LF may be in different blocks.
@@ -151,8 +151,8 @@ impl LineChecker {
         self.previous = content.last().copied().unwrap_or(self.previous);
     }
 
-    /// Returns true if no line exceeds the limit. Searches the next `line_limit` bytes for their last line end and
-    /// continues after it, so that many short lines need a single search.
+    /// Returns true if no line exceeds the limit. Searches the next `line_limit` bytes backwards for a line end and
+    /// continues after it, so that one search covers many short lines.
     fn lines_fit(&mut self, content: &[u8]) -> bool {
         let mut rest = content;
         loop {

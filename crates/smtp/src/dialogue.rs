@@ -23,7 +23,7 @@ pub struct Dialogue {
     client_line: HeldLine,
     server_line: HeldLine,
     part: ClientPart,
-    /// Number of the client's lines that still await a reply. If other replies are due, a reply may belong to an
+    /// Number of the client's lines that still await a reply. If this is more than one, the next reply may belong to an
     /// earlier command, and then says nothing about the client's latest AUTH or DATA.
     unanswered: u32,
     /// Set from AUTH until its final reply. The client's lines are then login data and are hidden.

@@ -14,7 +14,7 @@ pub enum Return {
 }
 
 impl Return {
-    /// Returns the keyword that RET has for this part: `FULL` or `HDRS`.
+    /// Returns the value of RET for this part: `FULL` or `HDRS`.
     pub fn keyword(self) -> &'static str {
         match self {
             Self::Full => "FULL",
@@ -47,12 +47,13 @@ impl Notify {
     /// still trying (DELAY).
     pub const DELAY: Self = Self(4);
 
-    /// Returns the union of two sets of events. The union of a set with NEVER is the same set.
+    /// Returns the union of two sets of events. NEVER is the empty set, so it adds nothing.
     pub const fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Returns true if the sender wants to be notified of all events in `other`. Always false if `other` is NEVER.
+    /// Returns true if the sender wants to be notified of all events in `other`. Returns false if `other` is NEVER,
+    /// which contains no event.
     pub fn wants(self, other: Self) -> bool {
         other.0 != 0 && self.0 & other.0 == other.0
     }
@@ -154,19 +155,17 @@ pub fn ascii_form(address: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(written.collect::<String>().into_bytes())
 }
 
-/// Returns the value of ORCPT for forwarding. The value is ASCII unless `may_be_utf8` is set, which
-/// requires that the server offers SMTPUTF8 and that the message uses it. Returns `None` if the
-/// value would be too long: the mail is then sent without ORCPT, because losing mail would be
-/// worse.
+/// Returns the value of ORCPT with which a message is forwarded. The value is ASCII unless `may_be_utf8` is set. The
+/// caller must set it only if the next server offers SMTPUTF8 and the message uses it. Returns `None` if the value
+/// would be too long. The caller then sends the message without ORCPT, because losing the message would be worse.
 pub fn forwarded_original_recipient(kind: &[u8], address: &[u8], may_be_utf8: bool) -> Option<String> {
     let address = if may_be_utf8 || !is_utf8(kind) { Cow::Borrowed(address) } else { ascii_form(address) };
     let value = format!("{};{}", String::from_utf8_lossy(kind), String::from_utf8_lossy(&address));
     (value.len() <= MAX_ORIGINAL_RECIPIENT_BYTES).then_some(value)
 }
 
-/// Returns the value of ORCPT for this mailbox, such as `rfc822;a+2Bb@c`. If the mailbox is not
-/// ASCII, the kind is `utf-8` and other characters are escaped (RFC 6533 §3). Returns `None` if the
-/// value would be too long.
+/// Returns the value of ORCPT for this mailbox, such as `rfc822;a+2Bb@c`. If the mailbox is not ASCII, the kind is
+/// `utf-8`, and all characters above ASCII are escaped (RFC 6533 §3). Returns `None` if the value would be too long.
 pub fn render_original_recipient(mailbox: &str) -> Option<String> {
     let (kind, address) = match mailbox.is_ascii() {
         true => ("rfc822;", xtext::encode(mailbox.as_bytes())),

@@ -115,7 +115,7 @@ impl Envelope {
         DATA
     }
 
-    /// Returns MAIL and all RCPT together, for a message that is sent with BDAT (RFC 3030 §4.2).
+    /// Returns MAIL and all RCPT together but no DATA, for a message that is sent with BDAT (RFC 3030 §4.2).
     pub fn addresses(&self) -> &[u8] {
         &self.wire[..self.wire.len() - DATA.len()]
     }

@@ -3,16 +3,15 @@
 //!
 //! A web page can make a browser send a POST request to any port of its host, including loopback
 //! ports, and the body of a POST may contain a whole SMTP transaction. A server that only answers
-//! 500 to the lines of HTTP would go on to accept that mail (cross-protocol request forgery). TLS
-//! is no protection: an attacker can choose the names, tickets and session ids in a ClientHello.
-//! These may contain line ends, so the server would find whole command lines in them. Postfix
-//! closes such connections as well, for the commands of `smtpd_forbidden_commands` and for any line
-//! that looks like a header field.
+//! 500 to the lines of HTTP would go on to accept that mail (cross-protocol request forgery). TLS is no protection,
+//! because an attacker can choose the names, tickets and session ids in a ClientHello. These may contain line ends, so
+//! the server would find whole command lines in them. Postfix closes such connections as well, for the commands of
+//! `smtpd_forbidden_commands` and for any line that looks like a header field.
 
 /// Methods of HTTP (RFC 9110 §9, RFC 5789). None of them is an SMTP verb.
 const METHODS: [&[u8]; 9] = [b"GET", b"HEAD", b"POST", b"PUT", b"DELETE", b"CONNECT", b"OPTIONS", b"TRACE", b"PATCH"];
-/// Beginnings of the word that names the protocol version in HTTP, RTSP (RFC 7826) and SIP (RFC
-/// 3261). This is the last word of a request and the first word of a response.
+/// Beginnings of the word that names the protocol version in HTTP, RTSP (RFC 7826) and SIP (RFC 3261). The first line
+/// of a request ends with this word, and the first line of a response begins with it.
 const VERSIONS: [&[u8]; 3] = [b"HTTP/", b"RTSP/", b"SIP/"];
 /// First bytes that SSH clients and servers send (RFC 4253 §4.2).
 const SSH: &[u8] = b"SSH-";
@@ -25,8 +24,7 @@ pub(crate) fn begins_otherwise(first: u8) -> bool {
     !(first.is_ascii_alphabetic() || matches!(first, b' ' | b'\t' | b'\r' | b'\n' | b'.'))
 }
 
-/// Returns true if an invalid command line belongs to another protocol, or to the header of a
-/// message.
+/// Returns true if an invalid command line looks like a line of another protocol, or like a header field.
 pub(crate) fn is_foreign(line: &[u8]) -> bool {
     let line = line.trim_ascii_end();
     let word = line.split(|byte| *byte == b' ').next().unwrap_or_default();

@@ -38,8 +38,9 @@
 //!     deadline(), tick(now): the time-outs
 //! ```
 //!
-//! Events borrow from the bytes that were read, so message bodies are not copied. This is why a single call takes the
-//! bytes and returns the next event. The caller passes the current time as `now`, a `Duration` since any fixed moment.
+//! Message bodies are not copied, because events borrow from the bytes that were read. This is why the call that takes
+//! the bytes also returns the next event. The caller passes the current time as `now`, a `Duration` since any fixed
+//! moment.
 //!
 //! | file | subject |
 //! |---|---|

@@ -26,35 +26,35 @@ pub struct Limits {
     pub recipients: usize,
     /// Maximum size of a message in bytes, which the SIZE extension announces to clients (RFC 1870).
     pub message_bytes: u64,
-    /// Multiple of `message_bytes` up to which an oversized message is still read. The client gets
-    /// 552 only at the end of the message, because it would send the message again if it were cut
-    /// off earlier. Beyond the multiple, the session ends: with 421 during DATA, and with 552 at a
-    /// BDAT.
+    /// Multiple of `message_bytes` up to which an oversized message is still read. The client gets 552 only at the end
+    /// of the message, because it would send the message again if it were cut off earlier. A message beyond the
+    /// multiple ends the session, with 421 during DATA or 552 to BDAT.
     pub oversize_factor: u64,
-    /// Maximum number of rejected commands without a message in between. One more ends the session. Recipients beyond
-    /// the limit of `recipients` do not count, and neither does DATA or BDAT after all recipients were refused.
+    /// Maximum number of rejected commands without a message in between. The next rejected command ends the session.
+    /// Recipients beyond the limit of `recipients` do not count, and neither does DATA or BDAT after all recipients
+    /// were refused.
     pub errors: u32,
     /// Maximum number of unknown commands before EHLO. A client that sends more may speak another
     /// protocol.
     pub unknown_before_hello: u32,
-    /// Maximum number of commands without a message in between. One more ends the session. Accepted recipients do not
-    /// count. If a recipient was accepted, later 4yz refusals of other recipients do not count either, because ending
-    /// the session would keep the message from the accepted recipients.
+    /// Maximum number of commands without a message in between. The next command ends the session. Accepted recipients
+    /// do not count. If a recipient was accepted, later 4yz refusals of other recipients do not count either, because
+    /// ending the session would keep the message from the accepted recipients.
     pub idle_commands: u32,
     /// Maximum number of commands that do not help to send mail, without a message in between: NOOP, VRFY, HELP, EHLO,
-    /// HELO, LHLO, and RSET outside a transaction. Like Postfix's `smtpd_junk_command_limit`.
+    /// HELO, LHLO, and RSET outside a transaction. Postfix has the same limit as `smtpd_junk_command_limit`.
     pub junk_commands: u32,
     /// Longest time between two complete commands, or two blocks of a message. RFC 5321 §4.5.3.2.7
     /// requires at least 5 minutes.
     pub idle_timeout: Duration,
     /// Longest time from DATA, or the first BDAT, to the end of the message.
     pub message_timeout: Duration,
-    /// Minimum data rate of a message in bytes per second, averaged over `idle_timeout`. Slower
-    /// sessions end, because `idle_timeout` does not stop a client that sends a single byte now and
-    /// then. Like Postfix's `smtpd_min_data_rate`. 0 means no minimum.
+    /// Minimum data rate of a message in bytes per second, averaged over `idle_timeout`. Slower sessions end, because
+    /// `idle_timeout` does not stop a client that sends a single byte now and then. Postfix has the same limit as
+    /// `smtpd_min_data_rate`. 0 means no minimum.
     pub min_data_rate: u64,
-    /// Longest time from the greeting, or from the last message, to the next message. This limit
-    /// ends sessions that stay alive with NOOP, but never during a message.
+    /// Longest time from the greeting, or from the last message, to the next message. This limit ends sessions that
+    /// clients keep alive with NOOP. It never ends a session during a message.
     pub no_message_timeout: Duration,
     /// Number of failed logins after which the session ends.
     pub login_failures: u32,

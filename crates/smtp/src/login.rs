@@ -16,7 +16,7 @@ pub struct Auth<'a> {
 /// Proof of identity from the client: a password, a token or a digest, depending on the mechanism.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Proof<'a> {
-    /// The password or token itself. A positive answer of the application, 235 by default, accepts the login.
+    /// The password or token itself. The application accepts the login with a positive answer, which is usually 235.
     Shown(&'a [u8]),
     /// A digest. The session can check the digest only with the user's secret, which the application must pass to
     /// [`Server::answer_secret`](crate::Server::answer_secret).

@@ -16,8 +16,8 @@ pub const MAX_V1_BYTES: usize = 107;
 /// bytes, and 16 KB are left for extensions, one of which may be a client's certificate. The
 /// protocol would allow 64 KB.
 const MAX_PROXIED_BYTES: usize = V2_HEAD_BYTES + 216 + (16 << 10);
-/// Maximum length in bytes of a header of PROXY protocol version 2. Only a header whose content is skipped, such as
-/// LOCAL, may have the maximum that its 16-bit length field can express.
+/// Maximum length in bytes of a version 2 header, as its 16-bit length field limits it. Only a header whose content is
+/// skipped, such as LOCAL, may be this long.
 pub const MAX_V2_BYTES: usize = V2_HEAD_BYTES + u16::MAX as usize;
 
 const V1: &[u8] = b"PROXY ";
@@ -56,7 +56,7 @@ pub enum ProxyHeaderError {
     /// The header violates the grammar, for example with an IPv6 address after TCP4.
     #[error("the PROXY header is malformed")]
     Malformed,
-    /// The header is longer than version 1 allows, or than this crate accepts in version 2.
+    /// A version 1 header is longer than the protocol allows, or a version 2 header is longer than this crate accepts.
     #[error("the PROXY header is too long")]
     TooLong,
     /// The header contains a CRC32c checksum, and the checksum is wrong.
@@ -157,7 +157,7 @@ fn parse_v2(whole: &[u8]) -> Result<ProxyHeader, ProxyHeaderError> {
     Ok(header)
 }
 
-/// Checks the byte that holds version and command: version 2, with LOCAL or PROXY.
+/// Checks that the byte for version and command stands for version 2 with the command LOCAL or PROXY.
 fn is_command(octet: u8) -> Result<(), ProxyHeaderError> {
     if matches!(octet, LOCAL | PROXY) { Ok(()) } else { Err(ProxyHeaderError::Malformed) }
 }
@@ -180,7 +180,7 @@ fn v2_header(family: u8, body: &[u8]) -> Option<(ProxyHeader, &[u8])> {
     Some((header, &body[length..]))
 }
 
-/// Parses the addresses of the client and the destination, which have `N` bytes each, and then their ports.
+/// Parses the addresses of the client and the destination, and then their ports. Each address has `N` bytes.
 fn proxied<const N: usize>(body: &[u8]) -> Option<ProxyHeader>
 where
     IpAddr: From<[u8; N]>,

@@ -34,8 +34,8 @@ impl Reply {
         Self { code, wire: Cow::Borrowed(bytes) }
     }
 
-    /// Makes a reply with a line for each line of `text`, which includes the enhanced status code.
-    /// Control characters become `?`, so that no text can forge a second reply. A code outside 200
+    /// Makes a reply with a line for each line of `text`. An enhanced status code must be part of `text`, because this
+    /// function adds none. Control characters become `?`, so that no text can forge a second reply. A code outside 200
     /// to 599 becomes 451.
     pub fn new(code: u16, text: &str) -> Self {
         let code = if (200..600).contains(&code) { code } else { 451 };
@@ -88,7 +88,7 @@ pub struct ReceivedReply<'a> {
 }
 
 impl<'a> ReceivedReply<'a> {
-    /// Returns the three-digit code of the last line, which decides about the whole reply.
+    /// Returns the three-digit code of the last line, which counts for the whole reply.
     pub fn code(&self) -> u16 {
         self.code
     }
@@ -185,9 +185,9 @@ pub struct ReplyReader {
 }
 
 impl ReplyReader {
-    /// Takes one complete reply off the front of `input`. Returns `None` if more bytes are needed.
-    /// A bare `<LF>` also ends a line. Unlike in a server, nobody can use this to smuggle commands
-    /// or messages, because a client takes none.
+    /// Takes one complete reply off the front of `input`. Returns `None` if more bytes are needed. A bare `<LF>` also
+    /// ends a line. A server must not permit this, because attackers could smuggle commands or messages. A client
+    /// accepts neither, so it is safe here.
     ///
     /// # Errors
     /// Returns a [`ReplyError`] if the reply is invalid. The caller must then end the session,

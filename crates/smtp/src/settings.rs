@@ -21,7 +21,7 @@ pub enum Protocol {
 pub struct Requires {
     /// Require TLS before all commands except NOOP, EHLO, STARTTLS and QUIT (RFC 3207 §4).
     pub tls: bool,
-    /// Offer AUTH only over TLS, and refuse it without TLS, so that clients do not send passwords unencrypted.
+    /// Offer and accept AUTH only over TLS, so that clients do not send passwords unencrypted.
     pub tls_for_auth: bool,
     /// After EHLO, require a login before all commands except EHLO, NOOP, RSET, STARTTLS, AUTH, XCLIENT and QUIT (RFC
     /// 4954 §6).
@@ -43,7 +43,8 @@ pub struct Offer {
 }
 
 impl Offer {
-    /// Returns an offer of all extensions that need no certificate, no list of users and no trusted client.
+    /// Returns an offer of all extensions except STARTTLS, AUTH and XCLIENT, which need a certificate, a list of users
+    /// or a trusted client. The offer has no requirements.
     pub fn new(limits: &Limits) -> Self {
         let extensions = Extensions::all(limits.message_bytes);
         Self { protocol: Protocol::Smtp, extensions, requires: Requires::default() }
@@ -72,7 +73,7 @@ pub struct ServerSettings {
 }
 
 impl ServerSettings {
-    /// Creates settings with this host name, these limits, and the default offer of [`Offer::new`].
+    /// Creates settings with this host name, these limits, and the offer of [`Offer::new`].
     pub fn new(name: &str, limits: Limits) -> Self {
         let offer = Offer::new(&limits);
         Self::with_offer(name, limits, offer)

@@ -55,7 +55,7 @@ impl Attribute {
         Self::ALL.into_iter().find(|attribute| name.eq_ignore_ascii_case(attribute.name().as_bytes()))
     }
 
-    /// Returns true if the attribute can have this value, which must already be decoded from xtext.
+    /// Returns true if this value is valid for the attribute. The caller must already have decoded it from xtext.
     fn takes(self, value: &[u8]) -> bool {
         match self {
             Self::Address | Self::DestinationAddress => address(value).is_some(),
@@ -67,7 +67,7 @@ impl Attribute {
     }
 }
 
-/// Set of XCLIENT attributes, for example of those that a server offers.
+/// Set of XCLIENT attributes, for example the attributes that a server offers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attributes(u8);
 
@@ -88,7 +88,7 @@ impl Attributes {
         self.0 & (1 << attribute as u8) != 0
     }
 
-    /// Returns true if the set is empty, in which case a server does not offer XCLIENT.
+    /// Returns true if the set is empty. A server with an empty set does not offer XCLIENT.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
@@ -251,8 +251,8 @@ impl XclientRequest {
         Ok(self)
     }
 
-    /// Returns XCLIENT commands with those attributes that the server offers. Several commands are
-    /// needed if the attributes do not fit into one command line.
+    /// Returns the XCLIENT commands for those attributes that the server offers. There are several commands if the
+    /// attributes do not fit into one command line.
     pub(crate) fn lines(&self, offered: Attributes) -> Vec<String> {
         let mut lines: Vec<String> = Vec::new();
         for (_, word) in self.attributes.iter().filter(|(attribute, _)| offered.has(*attribute)) {

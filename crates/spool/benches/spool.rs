@@ -1,5 +1,5 @@
-//! Messages per second that the spool makes durable, compared with the raw limit of the same disk
-//! in the same run. The raw limit is one write and one sync of the same number of bytes, in a file
+//! Messages per second that the spool makes durable, compared with the raw limit of the same disk in the same run. To
+//! measure the raw limit, the bench writes and syncs batches of the same number of bytes without a spool, in a file
 //! that already has its full length.
 //!
 //! `SPOOL_BENCH_DIR` sets the directory. The default is the build directory. Rounds of spool and
@@ -94,8 +94,8 @@ fn compare(directory: &Path, raw: &File, bytes: usize, batch: usize) {
     println!("{bytes:>7} {batch:>6} {ours:>12.0} {a_sync:>9.1} {raws:>12.0} {:>6.2}", ours / raws);
 }
 
-/// Measures how many messages per second one sender stores and marks as done. The sender prepares the next batch while
-/// the spool syncs the current one, except if a batch is a single message.
+/// Measures how many messages per second one sender stores and marks as done. If batches have more than one message,
+/// the sender prepares the next batch while the spool syncs the current one.
 fn spool_rate(spool: &Spool, body: &Arc<[u8]>, batch: usize) -> f64 {
     let in_flight = if batch == 1 { 1 } else { 2 * batch };
     let mut waiting: VecDeque<Receipt> = VecDeque::with_capacity(in_flight);

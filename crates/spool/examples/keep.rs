@@ -1,6 +1,6 @@
 //! Lists the messages in a spool, and then stores standard input as a new message. The new message survives a power
-//! failure once its line is printed.
-//! `echo hello | cargo run -p mailrun-spool --example keep -- kept.spool`
+//! failure once its line is printed. Run it with
+//! `echo hello | cargo run -p mailrun-spool --example keep -- kept.spool`.
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 use mailrun_spool::{NewMessage, Options, RealDisk, Spool};
 use std::error::Error;

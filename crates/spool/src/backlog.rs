@@ -31,7 +31,7 @@ impl Backlog {
         self.ids.len()
     }
 
-    /// Returns true if the iterator has reached its end. Even if not, the iterator may return no further message,
+    /// Returns true if the iterator has reached its end. Even after false, the iterator may return no further message,
     /// because it skips messages that are done in the meantime.
     pub fn is_empty(&self) -> bool {
         self.ids.len() == 0

@@ -8,7 +8,7 @@ use std::io;
 use std::sync::Arc;
 
 /// Runs until the spool is closed or its disk fails. First writes the `unproven` messages again, because an earlier
-/// process wrote them, and its sync may have failed.
+/// process wrote them but may have failed to sync them.
 pub(crate) fn run(queue: &Arc<CommitQueue>, mut log: Log, unproven: Vec<Id>) {
     let _guard = CommitGuard(Arc::clone(queue));
     if let Err(error) = rewrite(&mut log, unproven).and_then(|()| run_until_closed(queue, &mut log)) {

@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 /// Maximum time that a note on the progress of a message waits to be written. If a new message arrives earlier, the
 /// commit thread writes both in the same batch.
 pub(crate) const NOTE_DELAY: Duration = Duration::from_secs(1);
-/// If this many notes and done messages are waiting, the commit thread writes them at once, so that
-/// they do not fill the memory.
+/// If this many notes and marks of done messages are waiting, the commit thread writes them at once, so that they do
+/// not fill the memory.
 const MAX_DEFERRED_RECORDS: usize = 16_384;
-/// The id that is written into a body is known only while the queue is locked. If at most this many bytes of the body
-/// follow the id, the body's checksum is computed under the lock. This takes a few microseconds, no longer than
+/// If a body contains its message's id, and at most this many bytes follow the id, the body's checksum is computed
+/// while the queue is locked, because the id is known only then. This takes a few microseconds, no longer than
 /// `combined_checksum`, which larger bodies need instead.
 const MAX_LOCKED_CHECKSUM_BYTES: usize = 64 << 10;
 
@@ -253,8 +253,8 @@ impl CommitQueue {
 }
 
 impl CommitQueueState {
-    /// Returns the longest time that the queued records may still wait: zero if a caller waits for
-    /// them, or `None` if there are no records.
+    /// Returns the longest time that the queued records may still wait. This is zero if a caller waits for them, and
+    /// `None` if there are no records.
     fn max_wait(&self) -> Option<Duration> {
         let is_awaited = !self.stores.is_empty() || self.note_syncs.is_some();
         if is_awaited || self.is_closing || self.deferred_records.len() >= MAX_DEFERRED_RECORDS {

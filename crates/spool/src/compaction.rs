@@ -1,9 +1,9 @@
 //! Makes room by moving the unfinished messages of the oldest segment to the end of the log.
 //!
-//! Segments are freed in order, so a message that waits for days would keep all later segments in
-//! use. Moving messages costs writes, so it is done only if the used segments hold more than twice
-//! as many bytes as their unfinished messages. With this limit, at most about half of all written
-//! bytes are copies of moved messages.
+//! Segments are freed in order, so a message that waits for days would keep all later segments in use. Moving messages
+//! costs writes, so it is done only if the used segments hold more than twice as many bytes as their unfinished
+//! messages, or if the spool has become full. The first condition ensures that at most about half of all written bytes
+//! are copies of moved messages.
 use crate::batch_builder::RecordParts;
 use crate::format::{RecordHeader, RecordKind, join_notes, split_notes};
 use crate::index::{FillLevel, MessageLocations};

@@ -172,11 +172,11 @@ impl ReadOnlyDisk {
     }
 }
 
-/// Locks the directory itself, because somebody who cleans up may delete a lock file, which then
-/// excludes nobody.
+/// Locks the directory itself. A lock file would not suffice, because somebody who cleans up may delete it. Another
+/// process would then create and lock a new file.
 ///
-/// In addition to the directory, callers must lock the file [`LOCK`]. Earlier versions lock only the file, and a
-/// network file system such as NFS shows other hosts the locks of files but not the locks of directories.
+/// Callers must also lock the file [`LOCK`]. Earlier versions lock only the file, and a network file system such as NFS
+/// shows other hosts the locks of files but not the locks of directories.
 fn lock_directory(directory: &File, operation: FlockOperation) -> io::Result<File> {
     // Open the directory again for each lock, because a lock belongs to an open file and not to a process.
     let file = open_at(directory, ".", OFlags::DIRECTORY)?;

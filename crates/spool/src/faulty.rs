@@ -10,9 +10,8 @@ use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// Size of a sector, which a write changes as a whole, in bytes. After a crash, an unsynced sector has its old or its
-/// new content. A sector whose old content was all zeros may also be torn, so that only a part of the new content is
-/// there.
+/// Size of a sector in bytes. After a crash, an unsynced sector has its old or its new content. A sector whose old
+/// content was all zeros may also be torn, so that it has only a part of the new content.
 const SECTOR_BYTES: usize = 512;
 
 /// A simulated disk in memory, whose faults a test chooses. All clones refer to the same disk.
@@ -37,14 +36,14 @@ struct FaultyDiskState {
     freeze_at_operation: Option<u64>,
     freeze_at_sync: Option<u64>,
     fail_sync: Option<u64>,
-    /// Number of the operation that should fail, counted from 0, and its error code (`errno`).
+    /// The operation that should fail, as a number counted from 0, and its error code (`errno`).
     fail_operation: Option<(u64, i32)>,
     failed: Option<FailedOperation>,
     /// Parts of files that cannot be read, each with the index of the file in `contents`.
     unreadable: Vec<(usize, Range<usize>)>,
     reads: u64,
     read_bytes: u64,
-    /// If this is 3, for example, every third read of the disk fails.
+    /// Makes one of this many reads fail. For example, if this is 3, every third read of the disk fails.
     fail_one_read_of: Option<u64>,
     is_frozen: bool,
     capacity: Option<u64>,
@@ -53,7 +52,7 @@ struct FaultyDiskState {
     is_locked: bool,
 }
 
-/// Part of the spool that an operation was changing when it failed because of [`FaultyDisk::fail_operation`].
+/// Part of the spool that an operation was changing when [`FaultyDisk::fail_operation`] made it fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailedOperation {
     /// The spool was making a new segment. The file has never held more than its first header.
@@ -129,14 +128,14 @@ impl FaultyDisk {
         self.state().writes.clone()
     }
 
-    /// Freezes the disk at the operation with this number, counted from 0 over the disk's life. As in a crash, the
-    /// operation is partly done, and all later operations fail.
+    /// Freezes the disk at the operation with this number, counted from 0 since the disk was created. As in a crash,
+    /// this operation is partly done, and all later operations fail.
     pub fn freeze_at_operation(&self, operation: u64) {
         self.state().freeze_at_operation = Some(operation);
     }
 
-    /// Freezes the disk at the sync with this number, counted from 0 over the disk's life. The sync and all later
-    /// operations fail.
+    /// Freezes the disk at the sync with this number, counted from 0 since the disk was created. This sync and all
+    /// later operations fail.
     pub fn freeze_at_sync(&self, sync: u64) {
         self.state().freeze_at_sync = Some(sync);
     }
@@ -147,15 +146,15 @@ impl FaultyDisk {
         self.0.released.notify_all();
     }
 
-    /// Makes the sync with this number fail, counted from 0. As on Linux, the disk forgets the data
-    /// to be synced, and the next sync succeeds.
+    /// Makes the sync with this number fail, counted from 0. As on Linux, the next sync succeeds, but does not write
+    /// the data of the failed sync.
     pub fn fail_sync(&self, sync: u64) {
         self.state().fail_sync = Some(sync);
     }
 
-    /// Makes the operation with this number fail with the given error code. Operations are counted
-    /// from 0 over the disk's life. A failed write is partly done, and a failed sync forgets the
-    /// data to be synced. Later operations succeed.
+    /// Makes the operation with this number fail with the given error code. Operations are counted from 0 since the
+    /// disk was created. A failed write is partly done. Later operations succeed, but no later sync writes the data of
+    /// a failed sync.
     pub fn fail_operation(&self, operation: u64, errno: i32) {
         self.state().fail_operation = Some((operation, errno));
     }

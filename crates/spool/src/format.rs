@@ -45,11 +45,11 @@ pub(crate) struct SegmentHeader {
     /// Secret random number that is part of the checksum seed. Without it, somebody could send a
     /// message whose bytes look like a record.
     pub(crate) salt: u64,
-    /// Next message number at the time when this header was written. All smaller numbers had
-    /// already been given to messages.
+    /// Number that the next new message would have got when this header was written. All smaller numbers had already
+    /// been given to messages.
     pub(crate) next_id: u64,
-    /// End of the batches in the previous segment, as an offset in its file, or 0 if not all of these batches were
-    /// synced. A crash cannot explain damage before this offset.
+    /// Offset in the previous segment's file at which its batches end, or 0 if not all of these batches were synced. A
+    /// crash cannot explain damage before this offset.
     pub(crate) previous_end: u64,
     /// Length of the file in bytes. It never changes, so a file of another length was changed by
     /// somebody else.
@@ -69,7 +69,8 @@ pub(crate) struct SegmentHeader {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct OldestUse {
     pub(crate) generation: u64,
-    /// Lower bound of the segment's message numbers, except for messages that compaction moved there. 0 if unknown.
+    /// Lower bound of the message numbers in the segment, or 0 if unknown. Only messages that compaction moved there
+    /// may have lower numbers.
     pub(crate) first_id: u64,
 }
 
@@ -216,7 +217,7 @@ impl HeaderSlot {
 }
 
 impl SegmentHeader {
-    /// Tries to repair a header in which a single bit is flipped: flips each bit in turn until the CRC is right.
+    /// Tries to repair a header in which a single bit has changed. Flips each bit in turn until the CRC is right.
     pub(crate) fn corrected(bytes: &[u8; HEADER_BYTES]) -> Option<Self> {
         (0..HEADER_BYTES * 8).find_map(|bit| {
             let mut flipped = *bytes;
@@ -366,8 +367,8 @@ impl RecordHeader {
     }
 }
 
-/// Joins notes into one byte string for the record of a moved message. The length of each note, in
-/// 4 bytes, precedes the note.
+/// Joins notes into one byte string for the record of a moved message. Each note follows its length, which takes 4
+/// bytes.
 pub(crate) fn join_notes(notes: &[Vec<u8>]) -> Vec<u8> {
     let mut joined = Vec::with_capacity(notes.iter().map(|note| note.len() + 4).sum());
     for note in notes {

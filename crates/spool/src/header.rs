@@ -21,7 +21,8 @@ const MAX_SEGMENT_BYTES: u64 = 8 << 30;
 pub(crate) struct ExaminedFile {
     pub(crate) name: String,
     pub(crate) file: Arc<dyn DiskFile>,
-    /// Length of the file when it was made, according to its header, or its present length if it has no header.
+    /// Length in bytes that the file had when it was made, according to its header. Without a header, this is the
+    /// present length.
     pub(crate) bytes: u64,
     pub(crate) file_bytes: u64,
     pub(crate) role: FileRole,

@@ -86,8 +86,8 @@ impl MessageIndex {
         self.segments.get(order.checked_sub(oldest)? as usize).map(|tenant| &tenant.segment)
     }
 
-    /// Remembers where a new message was stored, or to where an old one was moved. The new record includes all notes of
-    /// the message, so the index forgets the notes' former locations.
+    /// Remembers the location of a new message, or the new location of a moved message. The record of a moved message
+    /// includes all of its notes, so the index forgets the notes' former locations.
     pub(crate) fn insert(&mut self, id: Id, location: RecordLocation) {
         if let Some(former) = self.messages.insert(id.0, IndexEntry { location, notes: None }) {
             self.subtract(former.location);
@@ -152,8 +152,8 @@ impl MessageIndex {
         self.messages.iter().filter(|(_, entry)| is_there(entry)).map(|(id, _)| Id(*id)).collect()
     }
 
-    /// Returns the messages whose records may not have been synced. Each pair in `tails` is the position of a segment
-    /// in the log, and the offset in it from which no sync is proven.
+    /// Returns the messages whose records may not have been synced. Each pair in `tails` is a segment's position in the
+    /// log, and the offset in this segment after which no sync is proven.
     pub(crate) fn messages_after(&self, tails: &[(u64, u64)]) -> Vec<Id> {
         let is_there = |location: RecordLocation| {
             tails.iter().any(|(order, from)| location.position == *order && location.offset() >= *from)
@@ -192,9 +192,9 @@ impl SharedIndex {
         lock(&self.0)
     }
 
-    /// Looks up where a message and its notes are stored, and lets `read` read them from there. During the call, the
-    /// message may be moved, and its segment reused. Wrong bytes therefore count as damage only if the message is still
-    /// at the same location. Otherwise `read` is called again with the new location.
+    /// Looks up where a message and its notes are stored, and calls `read` with these locations. Meanwhile the message
+    /// may be moved, and its segment reused. Wrong bytes therefore count as damage only if the message is still at the
+    /// same location. Otherwise `read` is called again with the new location.
     pub(crate) fn read<T>(
         &self,
         id: Id,

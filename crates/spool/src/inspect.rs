@@ -8,15 +8,15 @@ use std::sync::Arc;
 
 /// Content of a spool, as opening the spool would find it.
 ///
-/// As long as this value lives, no relay can open the spool: the relay reports at once that another
-/// process has the spool open.
+/// As long as this value lives, no relay can open the spool. A relay that tries reports at once that another process
+/// has the spool open.
 pub struct Inspection {
     /// All segments in the order of the log, followed by the files that hold no messages.
     pub segments: Vec<SegmentInfo>,
     /// All damage that was found, in no particular order.
     pub damage: Vec<Damage>,
-    /// Number of bytes that a crash has torn at the end of the log. No message in them was answered
-    /// 250.
+    /// Number of bytes that a crash has torn at the end of the log. If the spool syncs its log, no message in these
+    /// bytes was answered 250.
     pub cut_bytes: u64,
     index: Arc<SharedIndex>,
     damaged_bodies: Vec<Id>,
@@ -41,7 +41,7 @@ pub struct SegmentInfo {
 pub enum SegmentState {
     /// The segment belongs to the log, so it may hold messages that are not done.
     Used {
-        /// Consecutive number that the segment got when it was taken into use.
+        /// Consecutive number that the segment got when the log began to use it.
         generation: u64,
         /// Offset in bytes at which the batches end.
         end: u64,

@@ -35,7 +35,8 @@ pub(crate) struct LoadedSpool {
     pub(crate) cut_bytes: u64,
     pub(crate) next_file: u64,
     pub(crate) newest: Option<NewestSegment>,
-    /// The oldest segment that is still needed according to all headers and the file `newest`. Its absence is damage.
+    /// The oldest segment that is still needed according to all headers and the file `newest`. If this segment is
+    /// missing, the spool is damaged.
     oldest: OldestUse,
     pub(crate) spool: u64,
 }
@@ -96,7 +97,7 @@ pub(crate) fn load(disk: &dyn Disk) -> Result<LoadedSpool, Error> {
 }
 
 /// Returns the random number of the spool to which most files belong, or a new number for a new spool. If two spools
-/// have equally many files, chooses the spool to which the file `newest` belongs.
+/// have the same number of files, chooses the spool to which the file `newest` belongs.
 fn spool_of(files: &[ExaminedFile], newest: Option<&NewestSegment>) -> u64 {
     let mut votes: HashMap<u64, usize> = HashMap::new();
     for spool in files.iter().filter_map(ExaminedFile::spool).chain(newest.map(|newest| newest.spool)) {
@@ -129,8 +130,8 @@ impl LoadedSpool {
         self.damage.iter().any(|damage| damage.kind == DamageKind::Foreign && damage.segment == name)
     }
 
-    /// Returns the new content of the file `newest`, and true if it must be written at once instead of with the next
-    /// new segment.
+    /// Returns the new content of the file `newest`, and true if it must be written at once. Otherwise it is enough to
+    /// write it with the next new segment.
     pub(crate) fn newest_record(&self) -> (NewestSegment, bool) {
         let ResumePoint { next_generation, next_id, .. } = self.resume_point;
         let oldest =
@@ -153,8 +154,8 @@ impl LoadedSpool {
                 (NewestSegment::open(&header, 0, next_id, oldest), false)
             }
         };
-        // The latest header says which older segments were freed. It may be in an unfinished or illegible file, and such
-        // files are removed next. So first copy this statement to the file `newest`.
+        // The latest header says which older segments were freed. It may be in an unfinished or illegible file, and
+        // such files are removed next. So first record in the file `newest` which segments were freed.
         let loses_proof = !(self.unfinished.is_empty() && self.illegible.is_empty());
         (NewestSegment { oldest, ..newest }, is_new || loses_proof)
     }
@@ -229,8 +230,8 @@ impl LoadedSpool {
         None
     }
 
-    /// Updates `self.oldest` with the oldest segment that was still needed when a header was written. Segments are
-    /// freed in order, so of all headers, the last one written names the highest generation.
+    /// Updates `self.oldest` with the oldest segment that was still needed when a header was written. Keeps the highest
+    /// generation, because segments are freed in order, so the header that was written last names the highest.
     fn expect(&mut self, oldest: OldestUse) {
         if oldest.generation > self.oldest.generation {
             self.oldest = oldest;
@@ -265,8 +266,8 @@ impl LoadedSpool {
         self.without_freed(row)
     }
 
-    /// Leaves out the oldest segment if one of its two header blocks is damaged and the segment
-    /// after it is missing. The damaged block probably marked it as free.
+    /// Leaves out the oldest segment if one of its two header blocks is damaged and the segment after it is missing.
+    /// The damaged block probably marked the oldest segment as free.
     fn without_freed(&mut self, mut row: Vec<SegmentCandidate>) -> Vec<SegmentCandidate> {
         let is_gap = |row: &[SegmentCandidate]| {
             let [first, second, ..] = row else { return false };

@@ -1,6 +1,6 @@
 //! The file `newest` contains the number of the newest segment, and the offset at which the log was closed. For every
 //! older segment, the header of the next segment shows that the older one exists and where it ends. No segment follows
-//! the newest one, so the file `newest` shows this.
+//! the newest one, so the file `newest` has this information about it.
 //!
 //! The file also names the oldest segment that is still needed, so that a restart does not report older ones as
 //! missing. The header of a freed segment also proves that the segment was freed, but is lost when the segment's file
@@ -8,8 +8,8 @@
 //!
 //! The spool accepts mail even if `newest` cannot be read, or cannot be written when a new segment is begun. Without
 //! the file, the spool only fails to notice a loss of the newest segment or of its end. A new segment is recorded here
-//! only after its first sync, because a power failure could undo the segment before that. Records are written to two
-//! places alternately, so a torn write leaves the last record intact.
+//! only after its first sync. If it were recorded earlier, a power failure could undo the segment but not the record.
+//! Records are written to two places alternately, so a torn write leaves the last record intact.
 use crate::disk::{Disk, DiskFile, read_with_retry};
 use crate::format::{OldestUse, SegmentHeader, checksum};
 use std::io::{self, ErrorKind, IoSlice};
@@ -28,7 +28,8 @@ pub(crate) struct NewestSegment {
     pub(crate) state: NewestState,
     pub(crate) generation: u64,
     pub(crate) file_number: u64,
-    /// Lower bound of the segment's message numbers, except for messages that compaction moved there.
+    /// Lower bound of the message numbers in the segment. Only messages that compaction moved there may have lower
+    /// numbers.
     pub(crate) first_id: u64,
     /// Number that the next new message would have got when this record was written. All smaller numbers had already
     /// been given to messages.

@@ -66,9 +66,9 @@ impl Options {
     /// Maximum size of an envelope or a note in bytes.
     pub const MAX_ENVELOPE_BYTES: u64 = 16 << 20;
 
-    /// Returns the maximum size of a message, as the sum of its envelope and body in bytes, for which
-    /// an empty spool always has room. The spool refuses larger messages with
-    /// [`Error::TooLarge`](crate::Error::TooLarge), because they might never fit.
+    /// Returns the size of the largest message for which an empty spool always has room: the sum of its envelope and
+    /// body in bytes. The spool refuses larger messages with [`Error::TooLarge`](crate::Error::TooLarge), because they
+    /// might never fit.
     pub fn max_stored_bytes(&self) -> u64 {
         self.clone().fitted().max_stored_bytes_for(Reserve::Messages)
     }
@@ -85,8 +85,7 @@ impl Options {
         segment_bytes - SEGMENT_OVERHEAD_BYTES - RECORD_HEADER_BYTES as u64 - 7
     }
 
-    /// Adjusts options that contradict each other, for example the size of a segment that is too
-    /// large for the size of the spool.
+    /// Adjusts options that contradict each other, for example a segment size that is too large for the spool's size.
     pub(crate) fn fitted(mut self) -> Self {
         let wanted = self.segment_bytes.min(self.max_bytes / 8).clamp(Self::MIN_SEGMENT_BYTES, 4 << 30);
         self.segment_bytes = wanted / Self::MIN_SEGMENT_BYTES * Self::MIN_SEGMENT_BYTES;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 const COPY_CHUNK_BYTES: u64 = 1 << 20;
 
-/// Returns the path, relative to the spool's directory, to which damaged bytes are copied. The file's name consists of
+/// Returns the path to which damaged bytes are copied, relative to the spool's directory. The file's name consists of
 /// the segment's name, its checksum seed, the offset, and the kind of damage. Only the copy of a message's damaged body
 /// is named after the message.
 fn copy_name(damage: &Damage, reading: &LoadedSpool) -> String {
@@ -62,8 +62,8 @@ enum CopyState {
     Foreign,
 }
 
-/// Finds the copy of damaged bytes, and returns its name and state. If a copy of other bytes already has the name,
-/// appends a number.
+/// Finds the copy of damaged bytes, and returns its name and state. If a copy of other bytes already has this name,
+/// appends a number to the name.
 fn find_copy(disk: &dyn Disk, damage: &Damage, reading: &LoadedSpool) -> io::Result<(String, CopyState)> {
     let file = damaged_file(disk, damage, reading)?;
     let first = copy_name(damage, reading);

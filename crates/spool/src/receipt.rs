@@ -138,8 +138,8 @@ const INITIAL_WAKERS: usize = 32;
 
 #[derive(Debug)]
 pub(crate) enum BatchOutcome {
-    /// All messages of the batch are stored, except those in this list of positions in the batch and errors. The list
-    /// is sorted by position, so that each receipt can find its entry by binary search.
+    /// All messages of the batch are stored, except the messages in this list. Each entry is a message's position in
+    /// the batch, and its error. The list is sorted by position, so that a receipt can find its entry by binary search.
     StoredExcept(Vec<(u32, Error)>),
     Failed(Error),
 }

@@ -1,5 +1,5 @@
 //! Reads the records of all segments in order, and finds out which messages were lost by damage. Often only later
-//! records show this, for example the number of the next message.
+//! records show this. For example, the number of the next message shows how many numbers were skipped.
 use crate::damage::{Cost, Damage, DamageKind};
 use crate::format::{BATCHES_OFFSET, BLOCK, OldestUse, RECORD_HEADER_BYTES, RecordKind};
 use crate::index::MessageIndex;
@@ -20,14 +20,14 @@ pub(crate) struct Replay {
     /// Segments that may not have been synced completely. Each entry is a segment's position in the log, and the offset
     /// up to which it certainly was synced.
     unproven: Vec<(u64, u64)>,
-    /// Number of the newest message found so far. Before the first message is found, this is the number before the
-    /// first message of the oldest segment.
+    /// Number of the newest message found so far. Before a message is found, this is one less than the number of the
+    /// first message in the oldest segment.
     last_stored: Option<u64>,
     /// Unreadable gaps in the log that may have held new messages. The number of the next new message will show how
-    /// many.
+    /// many messages are missing.
     pending: Vec<PendingHole>,
-    /// Messages that are not lost, because an intact copy or a mark that they are done follows the first gap in
-    /// `pending`.
+    /// Messages that are not lost, because after the first gap in `pending`, the log contains an intact copy of them or
+    /// a mark that they are done.
     settled: HashSet<u64>,
     /// Messages that may be lost in a gap in the log, each with the index of the gap in `damage`.
     missing: HashMap<u64, usize>,
@@ -119,8 +119,8 @@ impl Replay {
         }
     }
 
-    /// Reads the records of a segment, and returns the offset at which its batches end. `claimed_end` is the same
-    /// offset as stated by the next segment or by the file `newest`, or 0 if neither states it.
+    /// Reads the records of a segment, and returns the offset at which its batches end. `claimed_end` is the offset
+    /// that the next segment or the file `newest` states for this end, or 0 if neither states it.
     pub(crate) fn replay_segment(&mut self, segment: &Arc<Segment>, claimed_end: u64) -> Result<u64, Error> {
         self.index.push_segment(Arc::clone(segment));
         if self.last_stored.is_none() && segment.header.next_id > 0 {
@@ -132,8 +132,8 @@ impl Replay {
         self.pending.iter_mut().for_each(|pending| pending.before = pending.before.or(bound));
         let mut scan = Scan::of_segment(segment, BodyMode::Check);
         let mut seen = Vec::new();
-        // `cut` is the offset of the part that a crash has torn, if any. It is 0, which stands for an unknown end of
-        // the segment, if intact records follow the torn part.
+        // `cut` is the offset of the part that a crash has torn, if any. If intact records follow the torn part, `cut`
+        // is 0, which stands for an unknown end of the segment.
         let mut cut = None;
         loop {
             match scan.next_part(&mut seen, claimed_end)? {

@@ -30,7 +30,7 @@ pub(crate) enum BodyMode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ScanResult {
     Batch,
-    /// There is no intact batch at the scan's offset. The value is the offset from which on the batch is unreadable.
+    /// There is no intact batch at the scan's offset. The value is the offset at which the damage begins.
     Invalid(u64),
 }
 
@@ -49,8 +49,8 @@ pub(crate) struct DamagedRegion {
     /// Begins at a damaged batch. Ends at the next readable batch, or at the end of the log if no batch follows.
     pub(crate) range: Range<u64>,
     pub(crate) damage_offset: u64,
-    /// Set if it is proven that the whole region had been synced or, with `durability = "write"`,
-    /// written. Then a crash cannot explain the damage.
+    /// Set if the whole region is known to have been synced (or written, with `durability = "write"`), so that a crash
+    /// cannot explain the damage.
     pub(crate) was_promised: bool,
     pub(crate) batch: Option<BatchHeader>,
     /// Gaps between intact records, which may have held other records.
@@ -71,7 +71,7 @@ pub(crate) struct Hole {
 pub(crate) enum DamagedRecord {
     /// A message, because a field is set that only messages use, for example the length of the body.
     Message(Id),
-    /// A note about a message, or a mark that a message is done, because none of these fields is set.
+    /// A note about a message, or a mark that a message is done, because no field is set that only messages use.
     Mark,
 }
 
@@ -150,17 +150,17 @@ impl Scan {
         self.at
     }
 
-    /// Returns the offset after which this segment may not have been synced, or `None` if all of its batches certainly
-    /// were. `claimed_end` is the end of the segment according to the next segment or the file `newest`. They state an
-    /// end only if everything before it was synced.
+    /// Returns the offset up to which this segment is known to have been synced, or `None` if all of its batches are.
+    /// `claimed_end` is the offset at which the batches end, according to the next segment or the file `newest`. An end
+    /// is recorded there only after everything before it was synced.
     pub(crate) fn unproven_from(&self, claimed_end: u64) -> Option<u64> {
         let is_proven = self.is_closed || (claimed_end > 0 && claimed_end == self.at);
         (!is_proven).then_some(self.synced)
     }
 
-    /// Reads one batch, and replaces `seen` by the records of the batch. After
-    /// [`ScanResult::Invalid`], `seen` contains the records before the damage. A damaged body does
-    /// not make a batch invalid.
+    /// Reads one batch, and replaces the contents of `seen` with the records of the batch. If the result is
+    /// [`ScanResult::Invalid`], `seen` contains the records before the damage. A damaged body does not make a batch
+    /// invalid.
     pub(crate) fn next_batch(&mut self, seen: &mut Vec<ScannedRecord>) -> io::Result<ScanResult> {
         seen.clear();
         let Some(batch) = self.batch(self.at)? else { return Ok(ScanResult::Invalid(self.at)) };
@@ -236,8 +236,8 @@ impl Scan {
         // If the header of the batch is damaged, assume that the batch filled the rest of the segment. In a shortened
         // file, the missing part then counts as damage and not as the end of the log.
         let seen_to = if batch.is_none() && !is_blank { self.segment_bytes } else { stated_end.max(seen_end) };
-        // A batch header begins with a random number, which may contain zeros, so only a whole header of zeros proves
-        // that the log had ended.
+        // A batch header begins with a checksum, in which any byte may be zero. Therefore, only a whole header of zeros
+        // proves that the log had ended.
         let is_cut_off = is_end && begin < last && seen_to.max(begin + BATCH_HEADER_BYTES as u64) > self.file_bytes;
         let is_last = is_end && !is_cut_off;
         let end = if is_last { stated_end.max(seen_end).next_multiple_of(BLOCK).min(to) } else { to };
@@ -255,8 +255,8 @@ impl Scan {
         Ok(ScanStep::Region(DamagedRegion { range: begin..end, damage_offset, was_promised, batch, holes }))
     }
 
-    /// Searches for the next readable batch between `begin` and `last`, because there is no intact batch at `begin`.
-    /// Also returns whether there are only zeros before the next batch.
+    /// Searches for the next readable batch after the damaged batch at `begin`, up to the offset `last`. Also returns
+    /// whether there are only zeros before the next batch.
     fn next_header(&mut self, begin: u64, last: u64) -> io::Result<(Option<u64>, bool)> {
         let mut is_blank = self.is_blank(begin)?;
         for at in (begin + BLOCK..last.min(self.file_end())).step_by(BLOCK as usize) {
@@ -333,7 +333,8 @@ impl Scan {
         self.record(at, to)
     }
 
-    /// Returns the gaps in a batch, up to `end`, in which records are lost. Padding does not count as a gap.
+    /// Returns the gaps around the intact records in `seen`, up to the offset `end`. Records in these gaps are lost.
+    /// Zeros that only pad a batch to a whole block do not count as a gap.
     fn holes(&mut self, begin: u64, end: u64, seen: &[ScannedRecord]) -> io::Result<Vec<Hole>> {
         let mut holes = Vec::new();
         let mut at = begin + BATCH_HEADER_BYTES as u64;
@@ -407,12 +408,12 @@ impl Scan {
 
 const ZEROS: [u8; BLOCK as usize] = [0; BLOCK as usize];
 
-/// Limit in bytes for checking records in the damaged parts of a segment. Beyond the limit, long records are skipped,
-/// because damaged lengths could cause the same bytes to be read again and again.
+/// Number of bytes that a scan may read to check records in the damaged parts of a segment. After that, it skips long
+/// records, because damaged length fields could make it read the same bytes again and again.
 const SALVAGE_LIMIT: u64 = 1 << 30;
 
-/// Returns the first offset in a block at which a record may begin. It must be a multiple of 8, and a record at this
-/// offset must have a valid kind, followed by three zeros.
+/// Returns the first offset in `bytes` at which a record may begin: a multiple of 8, with the number of a record kind
+/// and three zeros in the bytes 4 to 7 from there.
 fn first_plausible(bytes: &[u8]) -> Option<u64> {
     let words = bytes.chunks_exact(8);
     let is_plausible = |word: &[u8]| matches!(word[4..], [1..=4, 0, 0, 0]);

@@ -10,7 +10,7 @@ pub(crate) struct Segment {
     pub(crate) name: String,
     pub(crate) file: Arc<dyn DiskFile>,
     pub(crate) header: SegmentHeader,
-    /// Length that the file had when it was made.
+    /// Length of the file when it was created.
     pub(crate) bytes: u64,
     /// Present length of the file. It is less than `bytes` if somebody shortened the file, which is
     /// damage.
@@ -18,8 +18,8 @@ pub(crate) struct Segment {
     /// Seed of all checksums in this segment. It comes from the header, or from the first batch if
     /// the header was lost.
     pub(crate) seed: u32,
-    /// Number of the segment in the order of the log, without gaps. It differs from the header's generation only if a
-    /// segment was missing when the spool was opened.
+    /// Number of the segment in the order of the log. These numbers have no gaps, so the number differs from the
+    /// generation in the header if a segment was missing when the spool was opened.
     pub(crate) position: u64,
     /// Set if part of the segment was damaged when the spool was opened. Such a segment is later
     /// removed instead of reused.
@@ -90,8 +90,8 @@ impl Segment {
         Error::Damaged { file: self.name.clone(), offset }
     }
 
-    /// Reads the record at that location up to its body. Returns `None` if there is no intact
-    /// record of that length.
+    /// Reads the record at `location`, without its body. Returns `None` if there is no intact record with the length
+    /// that `location` states.
     pub(crate) fn read_metadata(&self, location: RecordLocation) -> io::Result<Option<RecordMetadata>> {
         let mut bytes = vec![0; location.bytes().min(METADATA_READ_BYTES) as usize];
         let count = read_with_retry(&*self.file, &mut bytes, location.offset())?;

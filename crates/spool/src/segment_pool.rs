@@ -30,8 +30,9 @@ pub(crate) enum LogWriteError {
 }
 
 impl LogWriteError {
-    /// Converts an error in making a segment. If disk space or file descriptors ran out, returns [`Self::NoSpace`]: the
-    /// spool can continue, because the new segment holds no records yet. Any other error is [`Self::Disk`].
+    /// Converts an error that occurred while a segment was made. If disk space or file descriptors ran out, returns
+    /// [`Self::NoSpace`], because the spool can continue: the new segment holds no records yet. Any other error becomes
+    /// [`Self::Disk`].
     fn from_create(error: io::Error) -> Self {
         let is_out_of_files = [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE].map(|errno| errno.raw_os_error());
         match error.kind() {
@@ -45,9 +46,9 @@ impl LogWriteError {
 pub(crate) struct SegmentPool {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) spool: u64,
-    /// Record with which the file `newest` is overwritten at the next update. When a segment is freed, this field
-    /// changes, but not yet the file. The record is written to the file when a new segment is first synced, before the
-    /// file of a freed segment is removed, and when the log is closed.
+    /// Record with which the file `newest` is overwritten at the next update. When a segment is freed, only this field
+    /// changes. The file is updated later: when a new segment is first synced, before the file of a freed segment is
+    /// removed, and when the log is closed.
     pub(crate) newest: NewestSegment,
     pub(crate) newest_file: NewestFile,
     pub(crate) segment_bytes: u64,
@@ -78,7 +79,8 @@ pub(crate) fn fit_to_disk(disk: &dyn Disk, options: Options) -> io::Result<Optio
     Ok(Options { segment_bytes: options.segment_bytes.min(bytes / 8), ..options }.fitted())
 }
 
-/// The spool keeps at most this many free segments, or as many as are in use if that is more.
+/// Maximum number of free segments that the spool keeps. If more segments than this are in use, the spool keeps at most
+/// as many free segments as are in use.
 const MAX_IDLE_SEGMENTS: u64 = 4;
 
 impl SegmentPool {
@@ -197,8 +199,8 @@ impl SegmentPool {
         Self::make_file(&*self.disk, &name, self.unused_header(bytes), &|_| ()).map_err(LogWriteError::from_create)
     }
 
-    /// Creates the file of a segment. A crash meanwhile does no harm, because the segment holds no
-    /// record yet. Calls `throttle` [between writes](DiskFile::preallocate), so that it can pause.
+    /// Creates the file of a segment. A crash meanwhile does no harm, because the segment holds no record yet. Calls
+    /// `throttle` [between writes](DiskFile::preallocate), so that `throttle` can slow the writes down.
     pub(crate) fn make_file(
         disk: &dyn Disk,
         name: &str,

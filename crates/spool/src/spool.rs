@@ -77,10 +77,10 @@ impl Spool {
         self.store_for(draft, Reserve::Messages, Some(id_at))
     }
 
-    /// Stores a message without which another message cannot be done, for example the notice to the sender of an
-    /// undeliverable message. If there is no room for new messages, this message may use the space that is reserved for
-    /// notes. Without this space, a spool full of undeliverable messages could not store their notices, and would stay
-    /// full.
+    /// Stores a message that must be stored before another message can be marked as done, for example the notice to the
+    /// sender of an undeliverable message. If there is no room for new messages, this message may use the space that is
+    /// reserved for notes. Without this space, a spool full of undeliverable messages could not store their notices,
+    /// and would stay full.
     pub fn store_from_reserve(&self, draft: NewMessage) -> Receipt {
         self.store_for(draft, Reserve::Notes, None).0
     }
@@ -125,8 +125,8 @@ impl Spool {
     }
 
     /// Returns the number of notes that could not be written so far. The receipt of a later [`Spool::sync_notes`] fails
-    /// if this number has grown. The caller must call this before it adds its notes, because the sync does not report
-    /// notes that were lost earlier.
+    /// if this number has grown. The caller must call this before it adds its notes, because the receipt does not
+    /// report notes that were lost before this call.
     pub fn notes_mark(&self) -> NotesMark {
         match &*self.backend {
             Backend::Log(retention) => NotesMark(retention.counters.unwritten.value()),

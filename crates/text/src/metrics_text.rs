@@ -59,9 +59,9 @@ impl MetricsText {
         self.sample(name, &[], value);
     }
 
-    /// Appends a cumulative sample for each bucket of a histogram, and the histogram's sum and count. `counts` holds
-    /// the number of values in each single bucket, of which the last has no upper bound. The caller must first add the
-    /// family, with the kind `histogram`.
+    /// Appends a cumulative sample for each bucket of a histogram, and the histogram's sum and count. `counts` is not
+    /// cumulative: it holds the number of values in each single bucket. The last bucket has no upper bound. The caller
+    /// must first add the family, with the kind `histogram`.
     pub fn histogram(&mut self, name: &str, labels: &[(&str, &str)], bounds: &[f64], counts: &[u64], sum: f64) {
         let mut total = 0;
         let bounds = bounds.iter().copied().chain([f64::INFINITY]);

@@ -157,7 +157,7 @@ pub fn without_commas(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// Parses two times such as `10s..15s`, of which the first must be earlier.
+/// Parses an interval such as `10s..15s`. The first time must be earlier than the second.
 pub fn interval(text: &str) -> Result<(Duration, Duration), String> {
     let (from, to) = text.split_once("..").ok_or_else(|| no_interval(text))?;
     let from = duration(from.trim())?;

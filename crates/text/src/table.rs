@@ -202,8 +202,9 @@ impl Table {
         columns.filter(|column| !(self.may_be_zero.contains(&&*column.title) && column.is_zero())).collect()
     }
 
-    /// Fits the columns into `width`. First narrows sentences to `WRAPPED_TEXT_WIDTH`, then leaves out the columns in
-    /// `leave_out`, then narrows sentences and names to `MIN_TEXT_WIDTH`, and finally leaves out columns from the end.
+    /// Fits the columns into `width`, with as many of these steps as necessary. Narrows the widest column of sentences
+    /// to at least `WRAPPED_TEXT_WIDTH`. Leaves out the columns in `leave_out`. Narrows the widest column of sentences
+    /// and the widest column of names to at least `MIN_TEXT_WIDTH`. Finally leaves out columns from the end.
     fn fit(&self, columns: &mut Vec<Column>, width: usize) {
         let missing = |columns: &[Column]| {
             columns.iter().map(|column| column.width + GAP).sum::<usize>().saturating_sub(width).saturating_sub(1)
@@ -459,7 +460,7 @@ mod tests {
     }
 
     proptest! {
-        /// In the result, every character that could be markup has a backslash before it.
+        /// In the result of `markdown_text`, every character that could be markup has a backslash before it.
         #[test]
         fn no_mark_is_left_to_mean_something(text in "[a-z<>\\[\\]|&`*_#:/.\\\\\\u{202e}\\n ]{0,40}|.*") {
             let safe = markdown_text(&text);

@@ -1,5 +1,6 @@
 //! Says in plain words why the certificate of a TLS server is not accepted, and what to do.
-//! `cargo run -p mailrun-tls-verify --example check -- mail.example.com 465 trusted.pem`
+//!
+//! Usage: `cargo run -p mailrun-tls-verify --example check -- mail.example.com 465 trusted.pem`
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 use mailrun_tls_verify::{HandshakeFault, Remedies};
 use rustls::pki_types::CertificateDer;

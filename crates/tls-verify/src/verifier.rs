@@ -36,9 +36,9 @@ pub fn any_server(provider: &Arc<CryptoProvider>) -> Arc<dyn ServerCertVerifier>
 /// Verifies as rustls does, except that a trusted certificate may itself be the certificate of the server.
 ///
 /// `openssl req -x509` marks its certificates as certificates of an authority (CA:TRUE), and webpki refuses such a
-/// certificate as a server's, whoever has signed it. But a user who names exactly this certificate wants to trust this
-/// server. The exception helps no attacker, because whoever has the key of a trusted certificate could sign any other
-/// certificate with it.
+/// certificate if a server shows it as its own, whoever has signed it. But a user who names exactly this certificate
+/// wants to trust this server. The exception helps no attacker, because whoever has the key of a trusted certificate
+/// could sign any other certificate with it.
 #[derive(Debug)]
 struct TrustedServers {
     ordinary: Arc<WebPkiServerVerifier>,
@@ -62,7 +62,7 @@ impl TrustedServers {
     }
 }
 
-/// Returns true if a certificate was refused because it is marked as an authority's (CA:TRUE).
+/// Returns true if a certificate was refused because it is marked as the certificate of an authority (CA:TRUE).
 pub(crate) fn is_marked_as_authority(error: &Error) -> bool {
     let Error::InvalidCertificate(CertificateError::Other(other)) = error else { return false };
     matches!(other.0.downcast_ref(), Some(webpki::Error::CaUsedAsEndEntity))

@@ -22,8 +22,8 @@ pub struct ConnectionOptions {
     pub max_frame_size: u32,
     /// Interval within which the peer must send a frame, even an empty one, in milliseconds.
     pub idle_timeout_ms: u32,
-    /// Maximum size in bytes of a message on a link without a limit of its own. All incomplete
-    /// messages together may take twice as much.
+    /// Maximum size in bytes of a message on a server's links. A client sets the limit of each link in the
+    /// `LinkRequest`. On both sides, all incomplete messages together may take twice this size.
     pub max_message_bytes: u64,
 }
 
@@ -187,7 +187,7 @@ impl<T> AmqpConnection<T> {
     }
 
     /// Ends a session. When the peer has answered, `Detached` is reported for each link, and then `Ended`. The caller
-    /// must also end a session that has ended by itself, so that its number can be used again.
+    /// must also call this after the peer or an error has ended the session, so that its number can be used again.
     pub fn end_session(&mut self, id: SessionId) {
         self.write_dispositions();
         self.ended.remove(&id.0);
@@ -487,8 +487,8 @@ mod tests {
         output
     }
 
-    /// Runs a client that begins a session and two links as soon as it can. Returns its events, or
-    /// its error, and the client.
+    /// Feeds `octets` to a client, at most `cut` bytes at a time. The client begins a session and attaches two links as
+    /// soon as it can. Returns the client's events or its error, and the client itself.
     fn hear(octets: &[u8], cut: usize) -> (Result<Events, ConnectionError>, AmqpConnection<u32>) {
         let mut client = AmqpConnection::client(ClientLogin::Anonymous, options());
         let mut input = BytesMut::new();

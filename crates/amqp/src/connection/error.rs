@@ -53,7 +53,7 @@ impl Violation {
     }
 }
 
-/// Reason why the connection cannot continue. If the connection is already open, the close tells the peer the reason.
+/// Reason why the connection cannot continue. If the connection is already open, our close tells the peer the reason.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ConnectionError {
     /// The peer's first bytes are not a header of AMQP 1.0. They are kept, so that the caller can recognise another
@@ -63,7 +63,7 @@ pub enum ConnectionError {
     /// The peer skips SASL, although this listener requires a login.
     #[error("the peer does not authenticate itself")]
     Unauthenticated,
-    /// The peer logged in with a wrong user or password.
+    /// We refused the peer's login, because of a wrong user or password or because of its SASL mechanism.
     #[error("user or password is wrong")]
     Refused,
     /// The peer did not accept our login, for the reason in the error.
@@ -121,7 +121,7 @@ pub enum EndError {
     Violation(Violation),
 }
 
-/// An error in a frame, whose variant tells whether it ends a link, a session or the whole connection.
+/// An error in a frame. The variant tells whether the error ends a link, a session or the whole connection.
 #[derive(Debug)]
 pub(super) enum FrameError {
     Link(LinkId, Violation),

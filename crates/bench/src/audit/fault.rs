@@ -84,14 +84,13 @@ impl FromStr for AuditFault {
     }
 }
 
-/// Fault of a round. For a power cut, `file_system` decides which unsynced changes the disk may lose.
+/// Fault of a round. If the fault cuts the power, `file_system` decides which unsynced changes the disk may lose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AuditCase {
     pub(super) fault: AuditFault,
     pub(super) file_system: Option<Profile>,
-    /// If set, the audit tests this file system only in every fifth round: in those whose number modulo 5 is this
-    /// value. A loss is then only a remark and does not change the verdict, because the user did not ask for this file
-    /// system.
+    /// If set, the audit tests this file system only in rounds whose number modulo 5 is this value. A loss is then only
+    /// a remark and does not change the verdict, because the user did not ask for this file system.
     remark_turn: Option<u32>,
 }
 
@@ -101,7 +100,8 @@ impl AuditCase {
     }
 
     /// Returns the cases to try: each fault, and for a power cut each file system in `named`. If `named` is empty, a
-    /// power cut is tried on ext4 and XFS in each round, and on each of the other file systems in every fifth round.
+    /// power cut is tried on ext4 and XFS in each round, and on each of the other file systems in every fifth round. A
+    /// sync error is tried on a single file system: the first in `named`, or ext4.
     pub(super) fn all(faults: &[AuditFault], named: &[Profile]) -> Vec<Self> {
         let mut cases = Vec::new();
         for fault in faults.iter().copied() {
@@ -129,7 +129,7 @@ impl AuditCase {
         cases
     }
 
-    /// Name of the case, for example `power-cut on ext4`.
+    /// Returns the name of the fault, followed by the file system if there is one: `kill`, or `power-cut on ext4`.
     pub(super) fn name(self) -> String {
         let fault = self.fault.name();
         self.file_system.map_or_else(|| fault.to_owned(), |file_system| format!("{fault} on {}", file_system.name()))

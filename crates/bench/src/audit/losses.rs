@@ -16,7 +16,7 @@ const MAX_BYTES: u64 = 4 << 20;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct RoundLosses {
     pub(super) format: String,
-    /// Name of the case, for example `power-cut on ext4`.
+    /// Name of the fault, with the file system if the fault cuts the power, for example `power-cut on ext4`.
     pub(super) fault: String,
     /// ID by which `mailrun audit explain` recognizes the round's messages in the server's files. The trace header of
     /// each message contains this ID.
@@ -27,7 +27,7 @@ pub(super) struct RoundLosses {
     pub(super) sent: u64,
     pub(super) losses: Vec<AuditLoss>,
     pub(super) log: LogState,
-    /// Recipe with which the server was run, so that `mailrun audit explain` can start the server again.
+    /// Recipe, which describes how to start the server, so that `mailrun audit explain` can start the server again.
     pub(super) recipe: Option<StoredRecipe>,
 }
 

@@ -186,8 +186,8 @@ fn run_rounds(
     Ok(())
 }
 
-/// Chooses whether a round sends many messages or one. If the fault can lose mail even when the server writes nothing,
-/// every second round sends only one.
+/// Chooses whether a round sends many messages or a single one. If the fault can lose mail even when the server writes
+/// nothing, every second round sends only a single message.
 fn load_of(round: u32, fault: AuditFault) -> RoundLoad {
     if round.is_multiple_of(2) && fault.strikes_at_rest() { RoundLoad::Quiet } else { RoundLoad::Full }
 }

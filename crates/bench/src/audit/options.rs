@@ -10,15 +10,16 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 pub struct AuditOptions {
     pub recipe: Recipe,
-    /// Faults that the audit causes, each in a round of its own. After the last fault, it begins again with the first.
+    /// Faults that the audit causes, each in a round of its own. After the last fault, the audit begins again with the
+    /// first.
     pub faults: Vec<AuditFault>,
-    /// File systems that the audit's in-memory disk imitates when the power is cut. If the list is empty, each round
-    /// uses ext4 and XFS, and every fifth round also the other file systems.
+    /// File systems that the audit's in-memory disk imitates when the power is cut. If the list is empty, the power is
+    /// cut on ext4 and XFS each time, and on each of the other file systems every fifth time.
     pub file_systems: Vec<Profile>,
     pub length: AuditLength,
     /// Seed of the random moments at which the faults occur.
     pub seed: u64,
-    /// Number of messages that the source sends in a round with a full load. Some rounds send a single message.
+    /// Number of messages that the source sends in a round with a full load. The other rounds send a single message.
     pub messages: u64,
     /// If no mail arrives for this long, the round stops waiting for more. This limit matters if
     /// the server cannot tell whether its queue is empty, or if it does not empty its queue.

@@ -29,8 +29,9 @@ impl Outages {
         self.0.last().map_or(Duration::ZERO, |outage| now.saturating_sub(outage.from))
     }
 
-    /// Returns two times in seconds since `origin`: the latest time at which the server can have answered a missing
-    /// message with 250, and when the server went down after that. `read_s` is when the source read the answer.
+    /// Returns two times for a missing message, in seconds since `origin`: the latest time at which the server can have
+    /// answered the message with 250, and the time at which the server went down after that. `read_s` is the time at
+    /// which the source read the 250.
     pub(super) fn times(&self, origin: Duration, read_s: Option<f64>) -> (Option<f64>, f64) {
         let seconds = |at: Duration| at.saturating_sub(origin).as_secs_f64();
         let is_before = |outage: &&Outage| {

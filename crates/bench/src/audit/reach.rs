@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 /// Time that the server's processes have to disappear after the fault. A process that is still there counts as a
 /// survivor.
 const LIMIT: Duration = Duration::from_secs(2);
-/// Maximum number of processes that the report names if they survive a fault. Further processes are left out.
+/// Maximum number of processes that the report names if several survive a fault.
 const MAX_NAMED: usize = 3;
 
 /// Describes what is left of the server after a fault, or returns `None` if nothing is left.
@@ -49,8 +49,8 @@ fn look(places: &Places) -> Option<String> {
     })
 }
 
-/// Returns the processes, except this one, whose working directory, root directory, program or open file is in one of
-/// `directories`.
+/// Returns the names and IDs of the processes that use one of `directories`: their working directory, root directory,
+/// program or an open file is in it. This process itself is left out.
 fn users_of(directories: &[&Path]) -> Vec<String> {
     let own = std::process::id();
     let mut mounts = MountTables::default();
@@ -124,8 +124,8 @@ impl MountTables {
     fn of(&mut self, pid: u32) -> Option<&MountTable> {
         let namespace = fs::read_link(format!("/proc/{pid}/ns/mnt")).ok()?;
         let own = fs::read_link("/proc/self/ns/mnt").ok()?;
-        // If the process is in our mount namespace, read our own list of mounts. The list of a process in a chroot
-        // lacks the mounts outside the chroot, but the paths that `/proc` shows us begin at our own root.
+        // If the process is in our mount namespace, read our own list of mounts. The paths that `/proc` shows us begin
+        // at our own root, but if the process is in a chroot, its own list lacks the mounts outside the chroot.
         let whose = if namespace == own { "self".to_owned() } else { pid.to_string() };
         let table = || fs::read_to_string(format!("/proc/{whose}/mountinfo")).unwrap_or_default();
         Some(self.0.entry(namespace).or_insert_with(|| MountTable::parse(&table())))

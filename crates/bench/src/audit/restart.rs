@@ -30,7 +30,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The search for the changes that a message needs ends when it has started the server this many times.
+/// Maximum number of times that the server is started to find the changes that a message needs.
 const MAX_RESTARTS: u32 = 50;
 /// If the server does not say that its queue is empty, each restart ends when no mail has arrived for this long.
 const LOST_AFTER: Duration = Duration::from_secs(5);
@@ -39,7 +39,7 @@ const MAX_LISTED: usize = 20;
 /// A change that was not durable when the power was cut.
 #[derive(Clone, Debug, PartialEq)]
 enum Change {
-    /// A name change, such as a rename, as its index in the list of name changes that were not synced.
+    /// A name change, such as a rename. The number is its index in the list of unsynced name changes.
     Name(usize),
     Data(Inode, SurvivingData),
 }
@@ -63,9 +63,9 @@ struct Laboratory<'a> {
     restarts: u32,
 }
 
-/// Restarts the server on the files that a power cut left, and says which messages it delivers and which changes would
-/// have to survive. `cut` is the index of the power cut in `calls`. `concerned` lists the files and directories of the
-/// message.
+/// Restarts the server on the files that a power cut left. Says which messages the server delivers, and which changes
+/// would have to survive so that it also delivers `message`. `cut` is the index of the power cut in `calls`, and
+/// `concerned` lists the files and directories of the message.
 ///
 /// # Errors
 /// Fails if the server cannot run on this host, or if the user interrupts the search.
@@ -168,8 +168,8 @@ impl Laboratory<'_> {
         Ok(text)
     }
 
-    /// Searches for a set of changes whose outcome `is_wanted` accepts, and that is as small as possible: no change can
-    /// be left out. After `MAX_RESTARTS` restarts, returns the smallest set that was found so far.
+    /// Searches for the smallest set of changes that gives a wanted outcome if only these changes survive, so that no
+    /// change can be left out. After `MAX_RESTARTS` restarts, returns the smallest set that was found so far.
     fn smallest(&mut self, items: Vec<Change>, is_wanted: impl Fn(&Outcome) -> bool) -> Result<Smallest<Change>> {
         smallest(
             items,
@@ -182,8 +182,8 @@ impl Laboratory<'_> {
         Ok(is_wanted(&self.try_out(&survivors)?))
     }
 
-    /// Returns a power cut that leaves only these changes on the disk, or `None` if no power cut can do so. Except with
-    /// the profile `strict`, a name change cannot survive without all earlier ones.
+    /// Returns a power cut that leaves only these changes on the disk, or `None` if no power cut can do so. A name
+    /// change cannot survive without all earlier name changes, except on the file system `strict`.
     fn survivors(&self, items: &[Change]) -> Option<Survivors> {
         let mut survivors = Survivors::default();
         for item in items {
@@ -245,7 +245,7 @@ impl Laboratory<'_> {
         let nothing = if found.items.is_empty() { " nothing" } else { "" };
         let mut text = format!("\n{title}:{nothing}\n");
         // List only the last `MAX_LISTED` changes, because these affect the message itself. The earlier ones are name
-        // changes of other messages, which the set has only because the file system cannot keep a name change without
+        // changes of other messages. They are in the set only because the file system cannot keep a name change without
         // all earlier name changes.
         let earlier = found.items.len().saturating_sub(MAX_LISTED);
         if earlier > 0 {

@@ -40,8 +40,8 @@ use std::time::{Duration, Instant};
 /// The source spreads many messages evenly over this time, so that the fault strikes while mail is sent.
 const LOAD: Duration = Duration::from_secs(2);
 const SESSIONS: u32 = 20;
-/// Fault rule that makes the sink, the server's next hop, slow, so that some mail is in the server's queue whenever the
-/// fault strikes.
+/// Fault rule that makes the sink slow. The server delivers its mail to the sink, so some mail is in the server's queue
+/// whenever the audit's fault strikes.
 const SLOW_SINK: &str = "data: delay 50ms..350ms";
 /// Fault rule that delays mail at the sink in a round with a single message. The delay is longer than in `SLOW_SINK`,
 /// because the message must still be in the server's queue when the source has ended and the audit's fault strikes.
@@ -95,7 +95,8 @@ pub(super) struct Round<'a> {
     /// Number of the round, counted from 1, or 0 in the trial of the queue command.
     pub(super) number: u64,
     pub(super) load: RoundLoad,
-    /// Set if the server can reliably say that its queue is empty. Mail that is still missing then counts as lost.
+    /// Set if the server can reliably say that its queue is empty. If it says so, mail that is still missing counts as
+    /// lost.
     pub(super) trusts_queue: bool,
 }
 
@@ -110,8 +111,8 @@ pub(super) enum RoundEnd {
     /// The server did not accept mail again after the fault, or it ended by itself, either before the fault or after
     /// its restart. The text says why.
     NeverBack(String),
-    /// The round failed or lost mail, but perhaps not because of the server. The server had used the listed file
-    /// operations, which the in-memory disk does not support.
+    /// The round failed or lost mail, but perhaps through no fault of the server, because the server used the listed
+    /// file operations, which the in-memory disk does not support.
     NotSupported(Vec<String>),
     /// The round says nothing about the server, because no mail was at stake or because the fault
     /// did not strike all of the server. The text says why.
@@ -147,7 +148,8 @@ enum Early {
 }
 
 impl Early {
-    /// Ends a round in which the server has ended by itself. `when` names the time, such as `it came back`.
+    /// Ends a round in which the server has ended by itself. `when` is the first sentence of the reason, and says when
+    /// that was: `it came back`, or `it ended before the fault`.
     fn of_death(death: &Death, when: &str) -> Self {
         // If the server's command ended and left a daemon behind, the recipe is wrong. So fail the audit instead of
         // blaming the server.
@@ -179,8 +181,8 @@ pub(super) struct Ground<'d> {
     pub(super) target: String,
     server: ServerCommand,
     disk: Option<&'d Disk>,
-    /// Time that the server needed for its first start. A fault during the recovery strikes at a random moment, at most
-    /// 1.5 times this time after the restart began.
+    /// Time that the server needed for its first start. If the fault strikes again during a restart, it does so at a
+    /// random moment, at most 1.5 times this time after the restart began.
     start: Duration,
 }
 
@@ -203,7 +205,7 @@ impl RoundResult {
         }
     }
 
-    /// Reports whether every message that was answered 250 arrived unchanged.
+    /// Reports whether every message that was answered 250 has arrived unchanged or has bounced.
     pub(super) fn is_good(&self) -> bool {
         let nothing = |number: Option<u64>| number.unwrap_or_default() == 0;
         self.ledger().is_some_and(|row| nothing(row.lost) && nothing(row.not_delivered) && nothing(row.corrupt))
@@ -245,7 +247,8 @@ impl Round<'_> {
     /// if the server used an operation that the in-memory disk does not have.
     ///
     /// # Errors
-    /// Fails if the server does not start even before the fault, or if the source or the sink cannot run.
+    /// Fails if the server does not start before the fault although its mail is in an ordinary directory, if the source
+    /// or the sink cannot run, or if the user interrupts the round.
     pub(super) fn run(&self) -> Result<RoundResult> {
         let disk = self.case.fault.needs_disk().then(|| self.mount()).transpose()?;
         let mut events = Vec::new();
@@ -385,8 +388,8 @@ impl Round<'_> {
         Ok(source)
     }
 
-    /// Ends the round if the server ended by itself before the fault. Such a server counts as one that did not come
-    /// back.
+    /// Ends the round if the server ended by itself before the fault. The round then counts as if the server had not
+    /// come back after the fault.
     fn expect_alive_before_fault(supervisor: &mut Supervisor) -> Result<(), Early> {
         let is_alive = supervisor.ensure_relay_alive().is_ok();
         let death = supervisor.death_of(Role::Relay).filter(|_| !is_alive);
@@ -458,7 +461,7 @@ impl Round<'_> {
         Ok(true)
     }
 
-    /// Starts the server up to three times, and causes the fault again during each start.
+    /// Starts the server one to three times, and causes the fault again during each start.
     fn strike_recovery(
         &self,
         ground: &Ground<'_>,
@@ -476,8 +479,8 @@ impl Round<'_> {
         Ok(())
     }
 
-    /// Starts the server after the fault. If the fault is a read error, it strikes during this start, and the server
-    /// may have to be started once more.
+    /// Starts the server after the fault. If the fault is a read error, the read fails during this start. A server that
+    /// then does not start is started once more, without the error.
     fn bring_back(
         &self,
         ground: &Ground<'_>,
@@ -494,7 +497,7 @@ impl Round<'_> {
     }
 
     /// If the server has ended by itself, and `may_end` allows that, starts it again and returns true. A server may
-    /// notice an error of its disk late, for example when it next looks after its queue.
+    /// notice an error of its disk late, for example when it next retries the mail in its queue.
     fn bring_back_once(
         &self,
         ground: &Ground<'_>,
@@ -638,7 +641,8 @@ impl Round<'_> {
         Ok((queue, supervisor.settled() - before))
     }
 
-    /// Waits until the server has delivered all of its mail. Returns the reason if the server ends before that.
+    /// Waits until the server has delivered all of its mail, or until no more mail arrives. Returns the reason if the
+    /// server ends before that.
     pub(super) fn deliver_queue(&self, ground: &Ground<'_>, supervisor: &mut Supervisor) -> Result<Option<String>> {
         match self.drain(ground, supervisor, None, &mut Strike::default()) {
             Ok(_) => Ok(None),
@@ -740,7 +744,7 @@ impl Round<'_> {
             let (message, reply) = (message.message, message.reply);
             AuditLoss { round: self.number, fault, message, answered_s, fault_s, reply }
         };
-        // Leave out bounced messages, because the server has told their sender, so they are not lost.
+        // Leave out bounced messages. They are not lost, because the server has notified their sender.
         let losses = missing.into_iter().filter(|message| message.fate == MissingFate::NotSeen).map(loss).collect();
         Ok(RoundEnd::Account(Box::new(RoundAccount {
             source: source.record,
@@ -851,7 +855,8 @@ impl QueueWait {
         self.quiet_since.elapsed() >= limit || self.only_copies_since.elapsed() >= COPIES_LIMIT.max(limit)
     }
 
-    /// Asks the server whether its queue is empty, unless the last question was less than `QUEUE_POLL` ago.
+    /// Calls `is_empty` to find out whether the server's queue is empty, unless the last call was less than
+    /// `QUEUE_POLL` ago.
     fn ask(&mut self, is_empty: impl FnOnce() -> bool) {
         if self.asked_at.elapsed() >= QUEUE_POLL {
             let is_empty = is_empty();

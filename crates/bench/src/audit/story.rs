@@ -16,7 +16,7 @@ use std::io;
 use std::ops::Range;
 use std::time::Duration;
 
-/// Minimum length of a queue ID in the server's reply. Shorter words of the reply occur in file names by chance.
+/// Minimum length of a queue ID in the server's reply. Shorter words of the reply may occur in file names by chance.
 const MIN_ID_CHARS: usize = 6;
 
 /// Maximum size in bytes of a file that can be the envelope of a message. A larger file is not taken for an envelope,
@@ -47,7 +47,7 @@ pub(super) struct Story {
     /// Set if any file of the server ever contained the message.
     pub(super) was_written: bool,
     /// Inode numbers of all files and directories that concern the message. One file may have several of these numbers,
-    /// because it gets a new one at each power cut.
+    /// because each power cut gives it a new number.
     pub(super) concerned: Vec<Inode>,
     /// Parts of the message that were not durable when the 250 came. `None` if no call was logged after the 250.
     pub(super) gaps: Option<Vec<Gap>>,
@@ -145,9 +145,9 @@ fn directory_of(path: &str) -> &str {
 /// A file that contained the message at some time, or that has the message's queue ID in its name or contents.
 #[derive(Clone, Debug, Default)]
 struct Holder {
-    /// Bytes of the file that hold the message. `None` if all of the file belongs to the message.
+    /// Bytes of the file that hold the message. `None` if the file never contained the message, but only its queue ID.
     mail: Option<Range<usize>>,
-    /// Set if the file also contained other messages than the explained one.
+    /// Set if the file contained the explained message and also other messages.
     is_shared: bool,
     /// Set if the file was synced after its first write, even if that sync failed.
     has_been_synced: bool,
@@ -216,7 +216,7 @@ struct Finder<'a> {
     ids: Vec<&'a str>,
     id: Option<&'a str>,
     holders: BTreeMap<Inode, Holder>,
-    /// Files that contain messages of the run other than the explained one.
+    /// Files that contain at least one message of the run other than the explained message.
     with_others: BTreeSet<Inode>,
     /// For each file, the words in it that also occur in the server's reply and may be the queue ID.
     with_ids: BTreeMap<Inode, BTreeSet<&'a str>>,
@@ -361,7 +361,7 @@ struct Teller<'a> {
     holders: BTreeMap<Inode, Holder>,
     story: Story,
     is_answered: bool,
-    /// Content of the message's files before the cut. Set from a power cut after the 250 until the power is on again.
+    /// Content of the message's files before the power cut that followed the 250. Set only while the power is off.
     before_cut: Option<BTreeMap<String, Vec<u8>>>,
     /// If the last event is a write or a sync, the next call of the same kind is merged into it. The values are the
     /// last call, the time of the first call, the total bytes, and the number of calls.
@@ -534,7 +534,7 @@ impl Teller<'_> {
         gaps
     }
 
-    /// Returns the part of each file that belongs to the message, by the path of the file.
+    /// Returns, for the path of each of the message's files, the part of the file that belongs to the message.
     fn contents(&self, files: &mut FileSystem) -> BTreeMap<String, Vec<u8>> {
         let mut contents = BTreeMap::new();
         for (inode, holder) in &self.holders {
@@ -599,7 +599,8 @@ fn named(directory: Option<&String>) -> &str {
     directory.map(String::as_str).filter(|path| !path.is_empty()).unwrap_or("at the top")
 }
 
-/// Finds the last unsynced name change, of the file or a directory above it, that led to the current path.
+/// Finds the last unsynced name change that led to the file's current path. The change may concern the file itself or a
+/// directory above it.
 fn lost_name(files: &FileSystem, path: &str) -> LostName {
     let leads_to = |changed: &str| path == changed || path.starts_with(&format!("{changed}/"));
     let concerned = files.unsynced_names().rev().find_map(|change| {

@@ -1,5 +1,5 @@
-//! Builds the record of an audit, in which all rounds are summed up as if they were one run. The record also has a row
-//! for each kind of fault, and the verdict.
+//! Builds the record of an audit. The record sums up all rounds as if they were one run, and has a row for each kind of
+//! fault, and the verdict.
 use super::fault::AuditCase;
 use super::options::AuditOptions;
 use super::round::{NOTHING_ACCEPTED, RoundAccount, RoundEnd, RoundResult};
@@ -104,8 +104,8 @@ fn row_of(rows: &mut Vec<AuditRow>, case: AuditCase) -> &mut AuditRow {
 }
 
 /// Returns the upper bound of the share of faults that lose mail, or `None` if a fault has lost or damaged mail. Also
-/// returns `None` if a failed round was dropped because the disk does not support some operation, because the bound
-/// would be too low without that round.
+/// returns `None` if a round was dropped because the disk lacks an operation that the server used. Such a round failed
+/// or lost mail, so the bound would be too low without it.
 fn bound_of(row: &AuditRow) -> Option<f64> {
     let harm = row.lost + row.not_delivered + row.corrupt + row.not_supported;
     loss_bound(row.rounds).filter(|_| harm == 0)
@@ -283,7 +283,7 @@ mod tests {
     use mailrun_measurement::threshold::{RunProtocol, Threshold};
     use std::time::Duration;
 
-    /// Makes the record of an audit that knows for each message whether it was lost, bounced or delivered.
+    /// Makes the record of an audit in which every message is known to be lost, not delivered, bounced or delivered.
     fn audited(faults: Vec<AuditRow>, threshold: Option<&str>) -> Record {
         let sum = |number: fn(&AuditRow) -> u64| faults.iter().map(number).sum::<u64>();
         let (accepted, lost, not_delivered) =

@@ -19,8 +19,8 @@ use std::time::Duration;
 /// Share of the due messages that may be unsent at the end of a trial without counting as lost. It applies only if the
 /// trial is too short to measure the growth of its backlog.
 const MAX_UNSENT: f64 = 0.01;
-/// Last part of a trial, as a share of its duration. If the growth of the backlog is known, unsent messages that fell
-/// due in this part are ignored, because they may only have waited for a session.
+/// Length of the last part of a trial, as a share of the trial's duration. If the growth of the backlog is known,
+/// unsent messages that fell due in this part are ignored, because they may only have waited for a session.
 const MAX_WAIT: f64 = 0.1;
 /// Time limit in seconds for delivering the backlog after the load has ended. After a shorter trial, the server gets
 /// only as much time as the trial lasted.
@@ -62,7 +62,7 @@ pub(super) fn judge_trial(
     Ok(JudgedTrial { outcome, latency_ms, delivered_per_s, why })
 }
 
-/// Returns the figures of deliveries if a sink counted them, and otherwise those of acceptance.
+/// Returns the figures of delivered messages if a sink counted them, and otherwise the figures of accepted messages.
 fn last_stage(record: &Record) -> Option<&StageRow> {
     let delivered = record.ledger.delivered.and_then(|_| record.stage(Stage::Delivered));
     delivered.or_else(|| record.stage(Stage::Accepted))
@@ -86,8 +86,8 @@ pub(super) fn loss_reason(record: &Record) -> Option<(Cause, String)> {
     first_reason(record, |cause| losses.contains(&cause))
 }
 
-/// Returns the verdict's first reason whose cause `is_wanted` accepts. It is the most serious one, because the verdict
-/// lists the most serious reasons first.
+/// Returns the verdict's first reason whose cause `is_wanted` accepts. This is the most serious of these reasons,
+/// because the verdict lists the most serious reasons first.
 fn first_reason(record: &Record, is_wanted: impl Fn(Cause) -> bool) -> Option<(Cause, String)> {
     let verdict = &record.verdict;
     let found = verdict.causes.iter().zip(&verdict.reasons).find(|(cause, _)| is_wanted(**cause));
@@ -198,10 +198,10 @@ fn due_messages(record: &Record, rate_per_s: f64, duration_s: f64) -> f64 {
     (0..workers).map(due).sum::<u64>() as f64
 }
 
-/// Returns by how many messages per second the backlog grew. The backlog is the messages that were
-/// due but not yet delivered.
+/// Returns by how many messages per second the backlog grew. The backlog consists of the messages that were due but not
+/// yet delivered.
 ///
-/// By Little's law, a backlog is rate × latency. It cannot have grown by more than what was left of it when the load
+/// By Little's law, a backlog is rate × latency. It cannot have grown by more messages than were left when the load
 /// ended: the messages that the source never began to send, plus rate × drain time.
 fn growth(record: &Record, trial: SearchTrial) -> Option<f64> {
     let TrialLoad::RatePerS(rate) = trial.load else { return None };
@@ -212,7 +212,7 @@ fn growth(record: &Record, trial: SearchTrial) -> Option<f64> {
     Some(growth.min(left / half_s))
 }
 
-/// Estimates the backlog in each interval of the series, for the time at which half of its messages were due.
+/// Estimates one backlog for each interval of the series, at the time when half of the interval's messages were due.
 fn backlog_samples(record: &Record, rate: f64) -> Vec<BacklogSample> {
     let mut samples = Vec::new();
     let mut due_before = 0.0;
@@ -258,7 +258,7 @@ pub(super) struct TrialOrder<'a> {
 
 /// Bench that runs the trials of a search, one after the other.
 pub(super) trait TrialSeries {
-    /// Runs a trial and returns its record, by which the trial is then judged.
+    /// Runs a trial and returns its record, from which the caller judges the trial.
     ///
     /// # Errors
     /// Returns an error if the trial cannot run, or if its files cannot be written. The error is
@@ -298,7 +298,8 @@ pub struct SearchCourse {
     pub arrival: Arrival,
     /// Seed of the first trial, and of the random order of the loads when the capacity is confirmed.
     pub seed: u64,
-    /// Traffic for which the report computes the number of servers. The search fills in `capacity_per_s`.
+    /// Traffic for which the report computes the number of servers. The report replaces `capacity_per_s` by the
+    /// capacity that the search has found.
     pub planning: PlanningInputs,
     /// Command line that the user typed, for the report.
     pub command: Vec<String>,
@@ -312,8 +313,8 @@ mod tests {
     use mailrun_measurement::threshold::{RunProtocol, Threshold};
     use mailrun_report::sample;
 
-    /// Makes the record of a trial that sent 1,000 messages/s through our relay for 2 s. Each row gives the messages
-    /// due in one second, the messages delivered and their median latency in ms.
+    /// Makes the record of a trial that sent 1,000 messages/s through our relay for 2 s. Each row describes one second:
+    /// the number of messages due, the number of messages delivered, and the median latency in ms.
     fn trial_of(rows: &[(u64, u64, f64)], drain_s: f64) -> Record {
         let mut record = sample::held();
         let row = |(second, (created, delivered, p50_ms)): (usize, &(u64, u64, f64))| SeriesRow {

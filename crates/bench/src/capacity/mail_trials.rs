@@ -1,4 +1,5 @@
-//! Trials of a capacity search for a mail server. Each is a run of the bench, and consecutive runs share one relay.
+//! Runs the trials of a capacity search for a mail server. Each trial is a run of the bench, and consecutive runs share
+//! one relay.
 use super::judgement::{CapacityOptions, TrialOrder, TrialSeries, TrialSubject};
 use crate::programs::own_program;
 use crate::relay_keeper::RelayKeeper;
@@ -8,9 +9,9 @@ use mailrun_capacity::TrialLoad;
 use mailrun_measurement::record::{Arrival, Record};
 use std::path::{Path, PathBuf};
 
-/// Maximum length of a trial's warm-up. In it, the load already runs, but the judged part has not begun yet.
+/// Maximum length of a trial's warm-up in seconds. The load already runs during the warm-up, but is not judged yet.
 const MAX_WARM_UP_S: f64 = 2.0;
-/// Length of a trial's warm-up, as a share of the judged part.
+/// Length of a trial's warm-up, as a share of the length of the judged part that follows.
 const WARM_UP_SHARE: f64 = 0.5;
 
 pub(super) struct MailTrials<'a> {

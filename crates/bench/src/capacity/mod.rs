@@ -38,7 +38,7 @@ const MAX_CONFIRMATIONS: u64 = 3;
 const SEED_STEP: u64 = 1 << 20;
 
 /// Searches until the capacity is found, the user stops the search, or a trial cannot run. The report covers the trials
-/// up to then. If a trial could not run, its error is returned beside the report.
+/// up to then. If a trial could not run, its error is returned together with the report.
 ///
 /// # Errors
 ///
@@ -224,8 +224,8 @@ impl<'a> CapacityRunner<'a> {
     }
 }
 
-/// Tells the search which loads met the goals when a confirmation tested the capacity again. Returns false if a load at
-/// or below the capacity missed a goal.
+/// Passes the figures of a confirmation to the search, which takes them into account if it continues. Returns false if
+/// a load at or below the capacity missed a goal.
 fn take_confirmation(search: &mut CapacitySearch, confirmation: &[ConfirmedLoad]) -> bool {
     let mut has_held = true;
     for load in confirmation {
@@ -237,8 +237,8 @@ fn take_confirmation(search: &mut CapacitySearch, confirmation: &[ConfirmedLoad]
     has_held
 }
 
-/// Makes remarks on goals that half of the messages miss even at the lowest rate, and on goals that cannot be tested
-/// because their limit is too long for the duration of the trials.
+/// Makes remarks on goals that half of the messages miss even at the lowest rate. Also makes remarks on goals that
+/// cannot be tested, because the trials are too short for the goals' time limit.
 fn limit_remarks(goals: &[LossGoal], settings: &SearchSettings, trials: &[CapacityTrial]) -> Vec<String> {
     let timed = goals.iter().find_map(LossGoal::stage);
     let with_rate = trials.iter().filter_map(|trial| match trial.trial.load {
@@ -303,8 +303,8 @@ pub fn check_goals(goals: &[LossGoal], target: &BenchTarget) -> Result<()> {
     }
 }
 
-/// Returns the goal to use if the user gave none. It demands that all mail is delivered within a minute, which is
-/// SPECmail's limit for a delivery. If nobody observes deliveries, all mail must be accepted within a minute.
+/// Returns the goal to use if the user gave no goal: all mail must be delivered within a minute, which is SPECmail's
+/// limit for a delivery. If nobody observes deliveries, all mail must be accepted within a minute.
 ///
 /// # Errors
 ///
@@ -314,7 +314,8 @@ pub fn default_goal(target: &BenchTarget) -> Result<LossGoal> {
     within_a_minute(stage, RunProtocol::Smtp)
 }
 
-/// Returns the goal to use for a MADES endpoint if the user gave none: all messages must be delivered within a minute.
+/// Returns the goal to use for a MADES endpoint if the user gave no goal: all messages must be delivered within a
+/// minute.
 ///
 /// # Errors
 ///

@@ -37,7 +37,7 @@ struct ComparisonRecord<'a> {
 #[derive(Serialize, Deserialize)]
 struct StoredTable {
     columns: Vec<StoredColumn>,
-    /// Titles of the columns that a narrow terminal leaves out, the least important first.
+    /// Titles of the columns that are left out if the terminal is too narrow, the least important first.
     #[serde(default)]
     leave_out: Vec<String>,
 }

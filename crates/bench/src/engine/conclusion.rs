@@ -1,5 +1,5 @@
-//! The verdict of a scenario with several runs. It uses the same words as the verdict of a single run, and the same
-//! order of defects, of which the most serious one decides.
+//! The verdict of a scenario with several runs. It uses the same words as the verdict of a single run, and ranks
+//! defects in the same order. The most serious defect decides.
 use mailrun_measurement::record::Outcome;
 use mailrun_report::{TextStyle, outcome_word};
 
@@ -13,8 +13,8 @@ pub(crate) struct Defects {
     pub(crate) invalid: Vec<String>,
     /// Targets and thresholds that were missed.
     pub(crate) missed: Vec<String>,
-    /// Mail that was accepted but not delivered. Because it may be lost, or in a queue that cannot be read, a scenario
-    /// with such mail never counts as a success.
+    /// Mail that was accepted but not delivered. Such mail may be lost, or may be in a queue that cannot be read, so a
+    /// scenario with such mail never counts as a success.
     pub(crate) undelivered: Vec<String>,
     /// Thresholds that could not be evaluated, and runs that are missing because the user stopped.
     pub(crate) unobserved: Vec<String>,
@@ -34,8 +34,8 @@ impl Defects {
 pub struct Conclusion {
     pub outcome: Outcome,
     why: String,
-    /// Set if the program must report failure when the outcome is invalid or inconclusive, because the user asked for
-    /// targets or thresholds, or because mail was not delivered.
+    /// Set if the program must report failure even when the outcome is only invalid or inconclusive. The reason is that
+    /// the user asked for targets or thresholds, or that mail was not delivered.
     pub is_strict: bool,
     pub is_interrupted: bool,
 }

@@ -12,7 +12,8 @@ use mailrun_text::numbers::counted;
 /// repeated dozens of times.
 const MIN_ROUNDS: usize = 6;
 
-/// Column of ratios. Each ratio divides the value of a contestant's run by that of its base's run in the same round.
+/// Column of ratios between a contestant and its base, the contestant that it is compared with. Each ratio divides the
+/// value of a contestant's run by the value of its base's run in the same round.
 pub(crate) struct RatioColumn<M> {
     pub(crate) title: &'static str,
     gain: Gain,
@@ -20,12 +21,12 @@ pub(crate) struct RatioColumn<M> {
 }
 
 impl<M> RatioColumn<M> {
-    /// Makes a column of a figure for which higher values are better, such as a rate.
+    /// Makes a column for a figure of which higher values are better, such as a rate.
     pub(crate) const fn higher(title: &'static str, value: fn(&M) -> Option<f64>) -> Self {
         Self { title, gain: Gain::Higher, value }
     }
 
-    /// Makes a column of a figure for which lower values are better, such as CPU time.
+    /// Makes a column for a figure of which lower values are better, such as CPU time.
     pub(crate) const fn lower(title: &'static str, value: fn(&M) -> Option<f64>) -> Self {
         Self { title, gain: Gain::Lower, value }
     }
@@ -58,8 +59,8 @@ impl RatioVerdict {
         Self { comparison, margin: settings.margin }
     }
 
-    /// Formats a ratio: the estimate with its interval or, if there are too few rounds for one, the
-    /// median and the range.
+    /// Formats a ratio as an estimate with its interval. If there are too few rounds for an estimate, formats the
+    /// median and the range instead.
     pub(crate) fn cell<C, M>(&self, ratio: &RatioColumn<M>, one: &Contestant<C, M>, base: &Contestant<C, M>) -> String {
         let metric = self.comparison.metrics.iter().find(|metric| metric.name == ratio.title);
         let estimate = metric.and_then(|metric| Some(MedianRange::of_interval(metric.ratio, metric.interval?)));

@@ -58,8 +58,8 @@ impl<'a, C, M> TableColumn<'a, C, M> {
     }
 }
 
-/// Makes the table of all runs for the record, with the figures of `columns` for each run. A run that
-/// went wrong has its reason in the last column.
+/// Makes the table of all runs for the record, with the figures of `columns` for each run. If a run went wrong, the
+/// last column gives the reason.
 pub(crate) fn runs_table<C, M>(contestants: &[Contestant<C, M>], columns: &[TableColumn<'_, C, M>]) -> Table {
     let figures: Vec<_> = columns.iter().filter_map(|column| Some((column.title, column.run.as_ref()?))).collect();
     let first = [("run of", Align::Left), ("round", Align::Right)];
@@ -77,7 +77,7 @@ pub(crate) fn runs_table<C, M>(contestants: &[Contestant<C, M>], columns: &[Tabl
 }
 
 /// Makes a table with a row for each case, but leaves out cases without a run. On a narrow terminal, the columns named
-/// in `leave_out` are omitted, the first one first.
+/// in `leave_out` are omitted, in this order, until the table fits.
 pub(crate) fn table<'s, C: 's, M: 's>(
     contestant: impl IntoIterator<Item = &'s Contestant<C, M>>,
     columns: &[TableColumn<'_, C, M>],
@@ -127,7 +127,7 @@ pub(crate) fn ratio_table<C, M>(
     (table, notes)
 }
 
-/// Makes the notes below a table of ratios. Each note has the names of all rows with the same verdict, and the verdict.
+/// Makes the notes below a table of ratios. Rows with the same verdict share a note, which begins with their names.
 fn distinct_verdicts(verdicts: &[(&str, String)]) -> Vec<String> {
     let names_of = |verdict: &String| -> Vec<&str> {
         let mut names: Vec<&str> =
@@ -153,8 +153,8 @@ fn first_names(names: &[&str]) -> String {
     }
 }
 
-/// Makes notes from remarks on single runs. Each note begins with the name of its run. If remarks differ only in their
-/// digits, keeps only the first, with the names of all their runs.
+/// Makes notes from remarks on single runs. Each note begins with the name of its run. If several remarks differ only
+/// in their digits, keeps the first of them, with the names of all runs that have such a remark.
 pub(super) fn distinct_remarks<'r>(remarks: impl Iterator<Item = (&'r str, &'r str)>) -> Vec<String> {
     let without_figures = |text: &str| text.replace(|c: char| c.is_ascii_digit(), "");
     let mut distinct: Vec<(String, &str, Vec<&str>)> = Vec::new();
@@ -192,7 +192,7 @@ pub(crate) struct ReportParts {
     pub(crate) notes: Vec<String>,
     /// Reason for a PASS, such as `no mail lost`. The report prints it after the number of runs.
     pub(crate) pass: &'static str,
-    /// Defects of the comparison that the caller has found. `report` adds the runs that went wrong to this list.
+    /// Defects of the comparison that the caller has found. `report` adds the runs that went wrong to these defects.
     pub(crate) wrong: Defects,
     pub(crate) is_strict: bool,
 }

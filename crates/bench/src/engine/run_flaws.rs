@@ -76,7 +76,8 @@ pub(crate) fn unexcused_faults(record: &Record) -> impl Iterator<Item = (Fate, u
     fate_counts(record).filter(move |(fate, _)| fate.is_fault() && !has_threshold(record, *fate))
 }
 
-/// Counts messages that missed one of `stages` by a fault, such as loss, for which the user has set a threshold.
+/// Counts the messages that did not reach one of `stages` because of a fault, such as loss, but leaves out faults for
+/// which the user has set no threshold.
 pub(crate) fn excused_units(record: &Record, stages: &[Stage]) -> u64 {
     let is_excused =
         |fate: Fate| fate.missed_stage().is_some_and(|missed| stages.contains(&missed)) && has_threshold(record, fate);

@@ -38,7 +38,7 @@ pub enum RoundOrder {
 
 /// One kind of comparison: its cases, and how to run a case.
 pub(crate) trait Comparison {
-    /// Describes what a contestant runs, and with which load.
+    /// Describes the program that a contestant runs, and the load.
     type Case;
     type Measurement;
 
@@ -214,8 +214,8 @@ impl RunTurn<'_> {
     }
 }
 
-/// Compares the number of messages that a sink has with the number that were sent. Returns a
-/// description of the fault if they differ.
+/// Returns a description of the fault if the number of messages that arrived at the sink differs from the number of
+/// messages that were sent.
 pub(crate) fn miscount(arrived: u64, sent: u64) -> Option<String> {
     (arrived != sent).then(|| format!("the sink has {} of {} messages", count(arrived), count(sent)))
 }
@@ -270,9 +270,9 @@ pub(crate) fn run_all<C: Comparison>(
     ComparisonResults { done, planned: contestants.len() * plan.rounds as usize, contestants }
 }
 
-/// Runs the contestants round by round, until the rounds or the time of `budget` are used up, or the user stops. If
-/// failing contestants are given up, also stops when fewer than two are left. Returns the number of rounds that count,
-/// and the reasons why other rounds were invalid.
+/// Runs the contestants round by round, until the rounds or the time of `budget` are used up, or the user stops. A live
+/// comparison gives up contestants that keep failing, and also stops when fewer than two contestants are left. Returns
+/// the number of rounds that count, and the reasons why other rounds were invalid.
 pub(crate) fn run_rounds<C: Comparison>(
     comparison: &C,
     contestants: &mut [Contestant<C::Case, C::Measurement>],

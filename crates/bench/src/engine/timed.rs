@@ -2,8 +2,8 @@
 //! reports to `wait4`, and the time from its start to its end.
 //!
 //! The peak memory comes from `wait4` or from `/proc/PID/status`. `wait4` already counts before `exec`, when the child
-//! still has the memory of this process. So it never reports less memory than this process uses. If the child uses
-//! less, its peak is the last value in `/proc/PID/status`, which is read at each wait.
+//! still has the memory of this process, so `wait4` never reports less memory than this process uses. If the child uses
+//! less, its peak is the highest value in `/proc/PID/status`, which is read each time the bench waits for the child.
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use mailrun_process::live::LiveEvent;
 use mailrun_process::proc_stat::{self, ProcessStat};
@@ -21,13 +21,13 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use wait4::Wait4;
 
-/// Limits of the interval between two samples of a child's memory. The interval is a tenth of the
-/// child's age, so that even a short run is sampled and a long one is not disturbed.
+/// Limits of the interval between two samples of a child's memory. Within these limits, the interval is a tenth of the
+/// child's age, so that even a short run is sampled, and a long run is not disturbed.
 const SAMPLE_INTERVAL_LIMITS: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(10)];
 /// Number of bytes at the end of a child's standard error that are searched for the reason of a failure.
 const MAX_STDERR_BYTES: u64 = 4096;
-/// Two time limits for a child to stop its own processes: one after a first SIGTERM, and one after a second. After the
-/// first, the child still waits for its messages to arrive. After the second, it stops without waiting.
+/// Time limits for a child to stop its own processes after a first and after a second SIGTERM. After the first SIGTERM,
+/// the child still waits for its messages to arrive. After the second, it stops without waiting.
 const OWN_PROCESSES_TIMEOUTS: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(20)];
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -114,7 +114,7 @@ impl TimedChild {
     }
 
     /// Starts one of our own programs, which writes its events into the file `output`, and waits until the program is
-    /// ready. `look` gets each event, and must return `Some` for the one that reports that the program is ready.
+    /// ready. `look` gets each event, and must return `Some` for the event that reports that the program is ready.
     ///
     /// # Errors
     /// Returns an error if the program cannot be started, exits first, or is not ready within

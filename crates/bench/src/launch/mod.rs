@@ -20,8 +20,8 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::time::Duration;
 
-/// Time limit for a relay without a recipe to become ready. It is long because the user's command may start a Java
-/// virtual machine.
+/// Time limit for a relay to become ready, if no recipe describes how to start the relay. The limit is long because the
+/// user's command may start a Java virtual machine.
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Prepares everything that the relay needs to forward mail to `sink`. Returns `None` if the bench

@@ -174,7 +174,7 @@ fn hold_against_truth(
     Ok(())
 }
 
-/// Puts the endpoint's death into the verdict. Without the counts of the endpoint, the record cannot be checked.
+/// Puts the endpoint's death into the verdict, because the record cannot be checked without the endpoint's counts.
 fn record_death(record: &mut Record, death: &Death) {
     let pass = judge::pass_text(record);
     let verdict = &mut record.verdict;
@@ -208,8 +208,8 @@ fn endpoint_party(options: &MadesBenchOptions) -> Party {
     }
 }
 
-/// Makes the record of a run whose MADES bench died without leaving one. `progress` is the bench's
-/// last report, and `url` is the URL of the broker.
+/// Makes the record of a run whose MADES bench died before it wrote a record. `progress` is the bench's last report,
+/// and `url` is the URL of the broker.
 pub(crate) fn record(
     options: &MadesBenchOptions,
     url: &str,

@@ -14,7 +14,7 @@ pub struct MadesBenchOptions {
     pub plan: String,
     /// Faults that the plan injects, as the report describes them.
     pub faults: Vec<String>,
-    /// Options for the simulated endpoint, in addition to those that the bench sets itself.
+    /// Options for the simulated endpoint, in addition to the options that the bench sets itself.
     pub endpoint_options: PartyOptions,
     /// Options for `mailrun mades`, except for its target and its output files.
     pub bench_options: PartyOptions,

@@ -1,5 +1,5 @@
-//! Builds the command lines of the programs to compare. All programs get the same queues and messages and, unless their
-//! defaults are compared, the same send window.
+//! Builds the command lines of the programs to compare. All programs get the same queues and messages. They also get
+//! the same send window, unless each program runs with its own default window.
 use super::environment::BrokerAddress;
 use super::options::{CompareOptions, CompareQueues, MadesTool, SendWindow};
 use crate::programs::{ComparedProgram, search_path};
@@ -162,9 +162,9 @@ fn perf_arguments(
     command.arg(format!("queue://{}", CompareQueues::of(options).inbox));
 }
 
-/// Makes a command that empties the broker's queues, to be run before a contestant that does not empty the queues
-/// itself. The command is `mailrun mades`, which empties the queues when it starts. `mailrun mades` must send at least
-/// one message, so it then sends one.
+/// Makes a command that empties the broker's queues. It is run before a contestant that does not empty the queues
+/// itself. The command is `mailrun mades`, which empties the queues when it starts. It then sends one message, because
+/// it cannot run without sending any.
 pub(super) fn purge_command(own: &Path, options: &CompareOptions, broker: &BrokerAddress, directory: &Path) -> Command {
     let case = CompareCase { tool: MadesTool::Mailrun, window: SendWindow::Defaults };
     command(own, &case, &CompareOptions { messages: 1, ..options.clone() }, broker, directory)

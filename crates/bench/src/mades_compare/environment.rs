@@ -1,5 +1,5 @@
-//! Provides the broker for a run. Without a broker from the user, the run uses the broker that is embedded in the
-//! simulated endpoint. With the user's broker, a simulated endpoint connects to it, except in the mode `amqp`.
+//! Provides the broker for a run. If the user names no broker, the run uses the broker that is embedded in the
+//! simulated endpoint. If the user names a broker, a simulated endpoint connects to it, except in the mode `amqp`.
 use super::options::{CompareMode, CompareOptions, CompareQueues};
 use crate::engine::TimedChild;
 use anyhow::{Context, Result};
@@ -22,7 +22,7 @@ pub(super) struct BrokerAddress {
     pub(super) user: String,
     pub(super) password: String,
     pub(super) cacert: Option<PathBuf>,
-    /// Set if earlier runs have used the same broker, so that its queues may still hold their messages.
+    /// Set if all runs use the same broker, so that its queues may still hold messages of earlier runs.
     pub(super) is_shared: bool,
 }
 

@@ -25,8 +25,8 @@ impl MadesTool {
     }
 
     /// Returns true if the comparison runs the tool with this send window. quiver always sends as much as the broker
-    /// gives it credit for, and has no option for a window. With its default window of 1, `artemis perf` would wait for
-    /// each message, unlike the tools that it is compared with, so it is not run with its default.
+    /// gives it credit for, and has no option for a window. `artemis perf` is not run with its default window of 1,
+    /// because it would wait for each message, unlike the tools that it is compared with.
     pub fn takes(self, window: SendWindow) -> bool {
         match self {
             Self::GoMadesBench | Self::Mailrun => true,
@@ -84,7 +84,7 @@ pub struct CompareOptions {
     pub mode: CompareMode,
     pub messages: u64,
     pub message_bytes: u64,
-    /// Programs to compare, without the programs that are not installed.
+    /// Programs to compare. Programs that are not installed, or that cannot run, are left out of the comparison.
     pub tools: Vec<MadesTool>,
     /// Number of runs for each row of the report, which shows the medians of these runs.
     pub rounds: u32,
@@ -92,7 +92,7 @@ pub struct CompareOptions {
     pub windows: Vec<SendWindow>,
     /// Maximum number of messages under way. This limit applies only with `SendWindow::Same`.
     pub max_in_transit: u32,
-    /// If `None`, each run starts a simulated endpoint with an embedded broker.
+    /// Broker that the user has named. If `None`, each run starts a simulated endpoint with an embedded broker.
     pub broker: Option<CompareBroker>,
     pub prefix: String,
     /// Share of the messages that the simulated endpoint loses.
@@ -117,8 +117,8 @@ impl CompareQueues {
         Self { outbox: name("outbox"), reply: name(reply), event: name("send.event"), inbox: name("inbox") }
     }
 
-    /// Returns the options that name the queues of a mode. `mailrun mades` and the simulated endpoint have the same
-    /// options for queues.
+    /// Returns the options that name the queues of a mode. They are the same for `mailrun mades` and for the simulated
+    /// endpoint.
     pub(super) fn arguments(&self, way: CompareMode) -> Vec<&str> {
         let outbox = ["--outbox", &self.outbox, "--outbox-reply", &self.reply];
         let event = ["--send-event", &self.event];

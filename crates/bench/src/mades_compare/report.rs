@@ -1,5 +1,5 @@
-//! The report of the comparison: the figures of each tool with their spread, and the ratios of the figures of `mailrun
-//! mades` to those of another tool in the same round.
+//! The report of the comparison: the figures of each tool with their spread, and ratios. Each ratio divides a figure of
+//! `mailrun mades` by the figure of another tool in the same round.
 use super::contestants::CompareCase;
 use super::options::CompareOptions;
 use super::options::MadesTool;
@@ -50,8 +50,8 @@ const RATIOS: [RatioColumn<CompareMeasurement>; 2] = [
     RatioColumn::lower("× CPU/msg", |run| Some(run.costs.cpu_s())),
 ];
 
-/// Reports the figures and ratios of all tools. The notes `left_out`, which name programs that are not compared, come
-/// first below the tables.
+/// Reports the figures and ratios of all tools. `left_out` contains notes that name the programs that are not compared.
+/// These notes come first below the tables.
 pub(super) fn of(results: &CompareResults, left_out: Vec<String>, options: &CompareOptions) -> TextReport {
     let (ratios, ratio_notes) = ratios(results);
     let mut notes = left_out;
@@ -128,8 +128,8 @@ fn figure_columns(options: &CompareOptions) -> Vec<Column<'_>> {
     ]
 }
 
-/// Makes the columns of the figures that the tools report besides a rate, such as their latencies. The latencies of
-/// different tools cannot be compared, because each tool measures them in its own way.
+/// Makes columns for the figures that the tools report in addition to a rate, such as latencies. The latencies of
+/// different tools cannot be compared, because each tool measures latency in its own way.
 fn latency_columns<'a>() -> Vec<Column<'a>> {
     let column = |title, value: fn(&ReportedLatency) -> Option<f64>| {
         Column::median(title, move |run| run.reported.latency.as_ref().and_then(value), figure)

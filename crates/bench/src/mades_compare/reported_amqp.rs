@@ -31,7 +31,8 @@ struct QuiverResults {
 #[derive(Deserialize)]
 #[serde(tag = "sampleType", rename_all = "lowercase")]
 enum PerfSample {
-    /// Messages per second since the previous sample. `time` is the time of this sample, in milliseconds since 1970.
+    /// Messages sent and received per second since the previous sample. `time` is the time of this sample, in
+    /// milliseconds since 1970.
     Interval {
         time: u64,
         sent: f64,
@@ -52,7 +53,7 @@ struct PerfSummary {
 /// Distribution of the transfer times of a run's messages, in microseconds.
 #[derive(Deserialize)]
 struct PerfTimes {
-    /// `artemis perf` writes the mean as a text with two decimal places.
+    /// Mean transfer time. `artemis perf` writes it as a JSON string with two decimal places, such as `"141131.15"`.
     mean: String,
     #[serde(rename = "50")]
     p50: f64,

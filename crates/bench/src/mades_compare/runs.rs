@@ -15,8 +15,8 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-/// go-mades-bench is killed if it has not exited this long after its last report. With RabbitMQ it never exits, because
-/// it waits for an answer to its detach.
+/// If go-mades-bench has not exited this long after its last report, the bench kills it. With RabbitMQ it never exits,
+/// because it waits for an answer to its AMQP detach frame.
 const END_LIMIT: Duration = Duration::from_secs(5);
 /// Interval at which the bench checks the output of go-mades-bench for its last report.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);

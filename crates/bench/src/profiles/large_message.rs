@@ -1,5 +1,6 @@
-//! Measures the transfer of large messages on one connection. The report shows MB/s at several sizes, and how much it
-//! costs, for example, if every line begins with a dot, if lines are short, or if the source writes little at a time.
+//! Measures the transfer of large messages on one connection. The report shows MB/s at several sizes. It also shows how
+//! the rate and the CPU time change if, for example, every line begins with a dot, lines are short, or the source
+//! writes little at a time.
 use super::measurement::ProfileMeasurement;
 use super::message_file::BodyLines;
 use super::runs::{ProfileLoad, ProfileRuns, ProfiledServer};
@@ -25,7 +26,8 @@ use std::path::PathBuf;
 /// this property costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum MessageCost {
-    /// The source sends BDAT, so there are no dots to double and no end of the message to search for.
+    /// The source sends BDAT instead of DATA. So the source has no dots to double, and the receiver does not have to
+    /// search for the end of the message.
     Chunking,
     /// Every line begins with a dot. The source doubles these dots before the run, and the sink removes the added dots.
     Dots,
@@ -59,7 +61,7 @@ const PLAIN: &str = "plain";
 pub struct LargeMessageOptions {
     pub scenario: ScenarioOptions,
     pub server: ProfiledServer,
-    /// Sizes of the bodies in bytes, each of which gets a group of rows in the tables.
+    /// Sizes of the message bodies in bytes. Each size gets a group of rows in the tables.
     pub body_sizes: Vec<u64>,
     pub costs: Vec<MessageCost>,
     /// Total bytes of the bodies that a run sends. If a single body is larger, the run sends one message.
@@ -100,8 +102,9 @@ fn lines(cost: Option<MessageCost>) -> BodyLines {
     }
 }
 
-/// Returns the option that makes the source cause a cost, such as `--write-size` for small writes. The result is empty
-/// if another program or the message file causes the cost. For example, dots at the beginning of lines are in the file.
+/// Returns the source option that causes this cost, such as `--write-size` for small writes. The result is empty if the
+/// cost has another cause, such as the sink or the message file. For example, dots at the beginning of lines are in the
+/// file.
 fn source_option(cost: Option<MessageCost>) -> PartyOptions {
     let none = PartyOptions::default();
     match cost {

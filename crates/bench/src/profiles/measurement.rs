@@ -92,7 +92,8 @@ fn silence(record: &Record) -> String {
 }
 
 /// Returns the CPU time of the source or the sink per million bytes of accepted messages. The CPU time includes the
-/// warm-up, but `accepted` does not. So the bytes of the warm-up are estimated from the mean size of a message.
+/// warm-up, but `accepted` does not. So the bytes of the warm-up are estimated from the mean size of a message, and
+/// added.
 fn cpu_ms_per_megabyte(record: &Record, role: Role, accepted: &StageRow) -> Option<f64> {
     let party = record.parties.iter().find(|party| party.role == role)?;
     let mean_bytes = accepted.bytes as f64 / accepted.count as f64;

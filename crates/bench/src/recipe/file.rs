@@ -1,4 +1,5 @@
-//! The recipe file: its keys, the built-in recipes, and error messages with the position of the mistake.
+//! The recipe file, which describes how to run a mail server under test: its keys, the built-in recipes, and error
+//! messages with the position of the mistake.
 use crate::toml_file::{self, MAX_BYTES, error_at, is_toml_file, parse};
 use anyhow::{Result, anyhow, bail};
 use mailrun_process::party_options::PartyOptions;
@@ -50,11 +51,11 @@ pub struct Recipe {
     /// Path or name that error messages show, for example `recipe postfix`.
     file: String,
     text: String,
-    /// Chosen variant: the one that the user named after the colon, or the recipe's first one. Empty
-    /// if the recipe has no variants.
+    /// Chosen variant: the variant that the user named after the colon, or else the recipe's first variant. Empty if
+    /// the recipe has no variants.
     pub(super) variant: String,
     pub(super) keys: RecipeKeys,
-    /// First line that the server prints about its version. Set when the server is prepared for the first time, and
+    /// First line that the recipe's `version` command prints. Set when the server is prepared for the first time, and
     /// shared by all clones of the recipe.
     pub(super) version: Arc<OnceLock<String>>,
 }
@@ -65,8 +66,8 @@ pub(super) struct RecipeKeys {
     pub(super) title: Option<String>,
     /// How durable a message is when the server answers 250: one of `DURABILITIES`.
     durability: Spanned<String>,
-    /// Names of the variants, of which the user chooses one with `NAME:VARIANT`. The first is the default. The chosen
-    /// name replaces `{variant}` in the recipe.
+    /// Names of the recipe's variants. The user chooses a variant with `NAME:VARIANT`, and the first is the default.
+    /// The chosen name replaces `{variant}` in the recipe.
     #[serde(default)]
     variants: Vec<String>,
     /// Changes that a variant makes to this recipe. The key is the name of the variant.
@@ -85,8 +86,8 @@ pub(super) struct RecipeKeys {
     /// Set if the server has processes of other users, which need access to the server's directory.
     #[serde(default = "nowhere")]
     pub(super) other_users: Spanned<bool>,
-    /// Set if the server calls setsid(2). It must then not be started as the leader of a process
-    /// group, because setsid(2) fails for such a leader.
+    /// Set if the server calls setsid(2). Such a server must not be started as the leader of a process group, because
+    /// setsid(2) fails for a leader.
     #[serde(default)]
     own_session: bool,
     #[serde(default = "nowhere")]
@@ -114,14 +115,14 @@ pub(super) struct RecipeKeys {
 #[serde(deny_unknown_fields)]
 struct VariantKeys {
     title: Option<String>,
-    /// Programs that must be installed in addition to the recipe's own.
+    /// Programs that must be installed in addition to the recipe's own `programs`.
     #[serde(default)]
     programs: Vec<String>,
     install: Option<String>,
     /// Commands that are run after the recipe's own `prepare` commands.
     #[serde(default)]
     prepare: Vec<Vec<String>>,
-    /// Command that starts the server in place of the recipe's own.
+    /// Command that starts the server. It replaces the recipe's own `command`.
     command: Option<Spanned<Vec<String>>>,
     /// Configuration files. If the recipe also has a file with the same path, the variant's text is appended to it.
     #[serde(default, rename = "file")]
@@ -139,7 +140,7 @@ pub(super) struct QueueKeys {
     pub(super) flush: Option<Spanned<Vec<String>>>,
 }
 
-/// The mailboxes of a server that delivers mail instead of handing it on.
+/// The mailboxes of a server that delivers mail to them instead of forwarding it to a next hop.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct MailboxKeys {
@@ -260,7 +261,8 @@ impl StoredRecipe {
 }
 
 impl Recipe {
-    /// Returns the recipe's text and the chosen variant for an audit. [`StoredRecipe::recipe`] converts them back.
+    /// Returns the recipe's text and the chosen variant, which an audit stores. [`StoredRecipe::recipe`] makes a recipe
+    /// of them again.
     pub(crate) fn stored(&self) -> StoredRecipe {
         let Self { name, file, text, variant, .. } = self.clone();
         StoredRecipe { name, file, text, variant }
@@ -403,7 +405,7 @@ impl Recipe {
         self.keys.queue.is_some()
     }
 
-    /// Returns the mailboxes to which the server delivers, or `None` if it hands mail on.
+    /// Returns the mailboxes to which the server delivers, or `None` if it forwards mail to a next hop.
     pub(crate) fn mailboxes(&self) -> Option<&MailboxKeys> {
         self.keys.mailboxes.as_ref()
     }

@@ -2,8 +2,8 @@
 //! killed. A token in the environment of a server's processes tells which mailrun started them. Some servers, such as
 //! OpenSMTPD, overwrite their environment when they set the titles that ps(1) shows. If such a server runs in a root
 //! directory of its own, mailrun reads the token from a file beside this root directory. An audit also adopts the
-//! orphans of its server (`adopt_orphans`), so that it can recognise a process without the token as a descendant of its
-//! own.
+//! orphans of its server (`adopt_orphans`), so that it can recognise a process without the token as one of its own
+//! descendants.
 use crate::usage::tree;
 use mailrun_lock::lock;
 use mailrun_process::proc_stat::{self, ProcessStat};
@@ -135,8 +135,8 @@ fn unmount_dead() -> Vec<String> {
     unmounted.map(|path| format!("mailrun: unmounted {}, which an earlier mailrun had left", path.display())).collect()
 }
 
-/// Kills the processes of the server in `directory`. Repeats this until none is left, because a
-/// process may start another one just before it is killed.
+/// Kills the processes of the server in `directory`. Repeats this for at most `KILL_TIMEOUT`, until no process is left,
+/// because a process may start another one just before it is killed.
 pub(crate) fn kill_in(directory: &Path) {
     kill_all(|| processes_in(directory));
 }

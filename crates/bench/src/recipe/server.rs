@@ -24,8 +24,8 @@ pub struct Places {
     pub directory: PathBuf,
     /// Subdirectory for the server's mail. An audit may mount a file system on it, for example to simulate a power cut.
     pub state: PathBuf,
-    /// Symbolic link to `directory`, by which the server gets a short path to its mail. Dropping the last copy of this
-    /// `Arc` removes the link.
+    /// Symbolic link to `directory`, so that the server can use a short path to its mail. Dropping the last copy of
+    /// this `Arc` removes the link.
     pub short_link: Option<Arc<TempPath>>,
     pub listen: SocketAddr,
     /// Next hop or, if the server delivers to mailboxes, the address at which they can be read.
@@ -33,7 +33,7 @@ pub struct Places {
     pub mailrun: PathBuf,
 }
 
-/// A requirement of a server that this machine or user does not meet, such as an installed program.
+/// A requirement of a server that this machine or user does not meet, for example a program that is not installed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Missing {
     /// Key of the recipe that states the requirement, and the byte offset of the key's value.
@@ -61,8 +61,8 @@ impl Places {
         Self { state, short_link, directory, listen, to, mailrun: mailrun.to_owned() }
     }
 
-    /// Returns the path of the state directory that is given to the server, through the short link if there is one. The
-    /// path does not end with the link itself, because commands such as `find` do not follow a link that is their
+    /// Returns the path by which the server knows its state directory. If there is a short link, the path begins with
+    /// it. The path does not end with the link, because commands such as `find` do not follow a link that is their
     /// argument.
     fn known_state(&self) -> PathBuf {
         self.short_link.as_ref().map_or_else(|| self.state.clone(), |link| link.join(STATE))
@@ -324,7 +324,7 @@ impl Recipe {
     }
 }
 
-/// Subdirectory of the server's directory into which its Debian root is unpacked.
+/// Subdirectory of the server's directory into which its Debian root directory is unpacked, if the server has one.
 const DEBIAN_ROOT: &str = "root";
 
 /// Returns the directories that may contain tar files with Debian root directories, which `debian-root.sh` makes. These

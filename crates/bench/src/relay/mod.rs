@@ -14,7 +14,8 @@ use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 
-/// Placeholder for the address to which a command must forward mail. Every command must contain it.
+/// Placeholder in the command line of a relay for the address to which the relay must forward mail. Every such command
+/// line must contain it.
 const TO: &str = "{to}";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,8 +37,8 @@ pub enum Relay {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RelayCommand {
-    /// Words of the command line. When the relay is started, values replace the placeholders `{listen}`, `{to}` and
-    /// `{spool}` in them.
+    /// Words of the command line. The placeholders `{listen}`, `{to}` and `{spool}` in them are replaced when the relay
+    /// is started.
     pub(super) words: Vec<String>,
     /// Name in reports: the name of the program's file. If several relays have the same name, [`name_apart`] adds a
     /// part of the path or a number that distinguishes them.
@@ -81,8 +82,8 @@ impl Relay {
         matches!(self, Self::Mailrun(durability) if *durability != RelayDurability::Memory)
     }
 
-    /// Says how durable a message is when the server answers 250, for example `sync`. For a program
-    /// without a recipe, this is `unknown`.
+    /// Says how durable a message is when the server answers 250, for example `sync`. Returns `unknown` if the user
+    /// gave only a command line or the address of a running server, because neither of them tells the durability.
     pub(super) fn durability(&self) -> String {
         match self {
             Self::None => "none".to_owned(),
@@ -92,9 +93,9 @@ impl Relay {
         }
     }
 
-    /// Returns the record of the last audit in which this version of the server ran with the same recipe. A bench
-    /// starts mailrun's own relay without a recipe, but audits start it with a built-in recipe, so that recipe counts
-    /// here.
+    /// Returns the record of the last audit in which this version of the server ran with the same recipe. For mailrun's
+    /// own relay, this is the built-in recipe with which audits start the relay, although a bench starts the relay
+    /// without a recipe.
     pub(super) fn last_audit(&self) -> Option<Record> {
         let name = self.to_string();
         let (hash, version) = match self {

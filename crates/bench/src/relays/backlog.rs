@@ -69,7 +69,8 @@ pub struct BacklogOptions {
 pub enum BacklogReceiver {
     /// A rule of the sink holds mail back, for example by deferring it.
     Rule(String),
-    /// The sink has the limits that a receiver, such as `gmail`, documents. The text is the name of the receiver.
+    /// The sink enforces the limits that a large receiver of mail documents. The text is the name of this receiver, for
+    /// example `gmail`.
     Like(String),
 }
 
@@ -287,10 +288,10 @@ fn ready_timeout(target: Option<ReadyTarget>) -> Duration {
 }
 
 /// Returns an upper bound for the size of the queue on disk. In the spool of mailrun's relay, the record of a message
-/// takes the size of the message and its envelope plus 100 bytes (spool-format.md). The relay writes records in batches
-/// of one message for each waiting session. Each batch begins with a new block, so part of the block before stays
-/// unused. The bound also includes segments that are free or have just been begun. For other relays, the bound assumes
-/// three files for each message, and rounds the size of each file up to whole blocks.
+/// takes the size of the message and its envelope plus 100 bytes (spool-format.md). The relay writes records in
+/// batches, with one message of each waiting session in a batch. Each batch begins with a new block, so the rest of the
+/// previous block stays unused. The bound also includes segments that are free or have just been begun. For other
+/// relays, the bound assumes three files for each message, and rounds the size of each file up to whole blocks.
 fn needed_bytes(options: &BacklogOptions) -> u64 {
     const BLOCK: u64 = 4096;
     const SEGMENT: u64 = 64 << 20;
@@ -702,7 +703,8 @@ fn report(
 }
 
 /// Returns the rates at which the relay accepted mail in the first and in the last tenth of the time in which it
-/// accepted mail. In the last tenth, its queue is long. Returns `None` if the time was shorter than three seconds.
+/// accepted mail. The queue is long in the last tenth, so the two rates show whether a long queue slows the relay down.
+/// Returns `None` if the time was shorter than three seconds.
 fn accept_rates(series: &[SeriesRow]) -> Option<[f64; 2]> {
     let first = series.iter().find(|row| row.accepted > 0)?.second;
     // The relay accepted mail in only a part of its last second, so the last tenth of the time excludes that second.

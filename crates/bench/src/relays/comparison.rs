@@ -15,8 +15,8 @@ use mailrun_process::live::LiveMode;
 use mailrun_text::numbers::{count, rate, seconds};
 use std::path::Path;
 
-/// Maximum number of messages in a run under strace. The number is low because strace slows the relay down: 100
-/// messages take about a tenth of a second.
+/// Maximum number of messages in a run under strace. The number is low because strace slows the relay down. Under
+/// strace, 100 messages take about a tenth of a second.
 const TRACED_MESSAGES: u64 = 1_000;
 
 #[derive(Clone, Debug)]

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Time that the source has, after it is asked to stop, to finish the messages that it has begun.
+/// Time limit for the source to finish the messages that it has begun, after it is asked to stop.
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A source that sends new mail to the relay while the relay delivers its backlog. The source's own run ID lets the
@@ -35,7 +35,7 @@ pub(super) struct FreshFigures {
     accepted: u64,
     delivered: u64,
     per_s: Option<f64>,
-    /// Latency until the 250 and latency until delivery to the sink, in this order.
+    /// Latency until the relay's reply 250, and latency until delivery to the sink.
     until: [Option<LatencyMs>; 2],
 }
 

@@ -5,9 +5,9 @@
 //! closed loop ─ estimate ─→ search: steps of open loop ─ highest that held ─→ half of it, open loop, in rounds
 //! ```
 //!
-//! Each step of the search sends mail in an open loop at one rate. A relay sustains this rate if, shortly after the end
-//! of the step, it has accepted and delivered all messages of the step, because then its queue has not grown. Latency
-//! is counted from the time at which a message was due.
+//! Each step of the search sends mail in an open loop at one rate. A relay sustains this rate if its queue has not
+//! grown, that is, if it has accepted and delivered all messages of the step by shortly after the end of the step.
+//! Latency is counted from the time at which a message was due.
 use super::goals::{self, Goal, GoalResult};
 use super::measure::RelayMeasurement;
 use super::scenario::{LoadShape, ScenarioOptions, ScenarioRun};
@@ -36,8 +36,8 @@ pub struct SustainedLimits {
     /// growing queue.
     pub max_delay: Duration,
     pub max_delay_share: f64,
-    /// Minimum share of the messages due in a step that the source must have sent. The source sends fewer if the relay
-    /// falls behind, because then all sessions are waiting for replies.
+    /// The source must have sent at least this share of the messages that were due in a step. The source sends fewer if
+    /// the relay falls behind, because then all sessions are waiting for replies.
     pub min_sent: f64,
 }
 
@@ -80,16 +80,16 @@ pub struct LatencyOptions {
     /// Maximum number of steps of the search.
     pub steps: u32,
     pub sustained: SustainedLimits,
-    /// If set, the rounds are run at this rate and there is no search.
+    /// If set, there is no search, and the latency is measured at this rate.
     pub rate_per_s: Option<f64>,
     pub arrival: Arrival,
-    /// The rounds run at this share of the highest sustained rate.
+    /// After a search, the latency is measured at this share of the highest sustained rate, for example 0.5.
     pub share: f64,
     /// Duration of each round in which the latency is measured.
     pub length: Duration,
     pub rounds: u32,
-    /// Target for the p99 of the time until acceptance. Each round has its p99, and the median of these must be below
-    /// the target.
+    /// Target for the 99th percentile (p99) of the time until acceptance. The p99 is computed for each round, and the
+    /// median of the rounds must be below the target.
     pub accept_p99: Option<Duration>,
 }
 

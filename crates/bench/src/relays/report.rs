@@ -121,8 +121,8 @@ fn ledger(contestant: &RelayContestant) -> String {
     }
 }
 
-/// Returns the relay with which the others are compared: Postfix, or else the last relay that was
-/// named. A row without a relay, in which the source sends directly to the sink, is never the base.
+/// Returns the relay with which the others are compared: Postfix, or else the last relay that the user named. A row
+/// without a relay never serves for this comparison, because in it the source sends directly to the sink.
 fn base(results: &RelayResults) -> Option<&RelayContestant> {
     let postfix = results.contestants.iter().find(|contestant| contestant.name == "postfix");
     let last = || results.contestants.iter().rfind(|contestant| contestant.case.relay != Relay::None);

@@ -17,7 +17,7 @@ use mailrun_text::numbers::{counted, octets};
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 
-/// Recipients of the mail, to whom the source spreads the messages evenly.
+/// Recipients of the mail. The source distributes the messages evenly among them.
 pub(super) const RECIPIENTS: &str = "to@{one.example,two.example,three.example,four.example,five.example}";
 
 #[derive(Clone, Debug)]

@@ -5,10 +5,11 @@ use std::time::Duration;
 /// Time in seconds that the fastest contestant should take in a round. It is near the middle of `RIGHT_S`, so that a
 /// number of messages chosen for this time is right even if the next run is a little faster or slower.
 const GOAL_S: f64 = 0.36;
-/// Range in seconds of the fastest contestant's time in a round that the calibration accepts.
+/// Acceptable range, in seconds, of the time that the fastest contestant takes in a round. The calibration accepts a
+/// shorter time only if longer rounds would take too long in total (`FITS`).
 const RIGHT_S: std::ops::RangeInclusive<f64> = 0.25..=0.5;
-/// The calibration makes rounds so short that this many fit into half of the comparison's time. They include the rounds
-/// that a verdict needs, and the first block of rounds, which is a warm-up and does not count.
+/// Number of rounds that should fit into half of the comparison's time. This number includes the rounds that a verdict
+/// needs, and the first block of rounds, which is a warm-up and does not count.
 const ROUNDS: f64 = 24.0;
 /// The calibration divides half of the comparison's time by the time that `ROUNDS` rounds would take, and accepts
 /// ratios in this range. If the ratio is smaller, it tries shorter rounds. If the ratio is larger and the fastest
@@ -24,7 +25,7 @@ const FIRST_MESSAGES: u64 = 20;
 const LIMIT_FACTOR: f64 = 10.0;
 const MIN_LIMIT: Duration = Duration::from_secs(10);
 
-/// Result of a step: the next number of messages to try, or `Done` if the number that was tried last is right.
+/// Result of a step of the calibration: the next number of messages to try, or `Done` if the last number is right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Calibration {
     Try(u64),
@@ -38,8 +39,8 @@ pub(super) struct RoundTimes {
     pub(super) budget_s: f64,
 }
 
-/// Returns the number of messages of the first run. Each session sends at least one message, unless the user wants
-/// fewer messages.
+/// Returns the number of messages of the calibration's first run. Each session sends at least one message, unless the
+/// user wants fewer messages.
 pub(super) fn first_messages(requested_count: Option<u64>, sessions: u32) -> u64 {
     let first_count = FIRST_MESSAGES.max(sessions.into());
     requested_count.map_or(first_count, |count| count.min(first_count))

@@ -14,7 +14,8 @@ use std::str::FromStr;
 const REQUIRED: [&str; 2] = ["{port}", "{messages}"];
 const MAX_NAME: usize = 40;
 
-/// Schemes of AMQP brokers. Rounds speak only SMTP, so the error about such a contestant refers to `mailrun mades`.
+/// Schemes in the addresses of AMQP brokers. A comparison in rounds speaks only SMTP, so the error about a contestant
+/// with such an address refers the user to `mailrun mades`.
 const AMQP_SCHEMES: [&str; 2] = ["amqp://", "amqps://"];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,7 +79,8 @@ impl LiveCase {
         }
     }
 
-    /// Checks that a scenario measures throughput, because only such scenarios can be compared. Other contestants pass.
+    /// Checks that a scenario measures throughput, because only such scenarios can be compared. Contestants that are no
+    /// scenarios always pass.
     ///
     /// # Errors
     /// Returns an error if the scenario cannot be read or does not measure throughput.

@@ -121,7 +121,7 @@ impl RoundsOptions {
 
 type LiveContestant = Contestant<LiveCase, RoundRun>;
 
-/// Results from all runs of a contestant, including runs that do not count, such as those of the calibration.
+/// Results from all runs of a contestant, including runs that do not count, such as the runs of the calibration.
 #[derive(Clone, Debug, Default)]
 struct LiveHistory {
     /// Number of messages and duration of the contestant's last successful run.

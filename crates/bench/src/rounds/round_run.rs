@@ -17,9 +17,9 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// Interval at which the bench checks, while a contestant runs, whether the sink has received too many messages.
+/// While a contestant runs, the bench checks at this interval whether the sink has received too many messages.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
-/// Number of messages that a contestant may send beyond its load before the bench kills it.
+/// The bench kills a contestant that exceeds the requested number of messages by more than this.
 const MAX_EXCESS: u64 = 1_000;
 
 #[derive(Clone, Copy, Debug)]
@@ -175,7 +175,8 @@ impl RoundRuns {
     }
 
     /// Makes one run and decides whether its figures count. The result is `Failed` if another run would fail as well,
-    /// because the program is missing or hangs. Returns `None` if the user stopped it.
+    /// because the program is missing, hangs or sends far too many messages. Returns `None` if the user stopped the
+    /// run.
     pub(super) fn measure(
         &self,
         case: &RoundCase<'_>,

@@ -99,8 +99,8 @@ impl Sinks {
             if Some(now) > arrived {
                 arrived = Some(now);
                 quiet_since = Instant::now();
-                // Compare the ledgers, because the counts may be equal although mail is missing. This is because a sink
-                // also counts mail of a part that is not merged here, and mail whose 250 never reached its source.
+                // A sink also counts mail of a part that is not merged here, and mail whose 250 never reached its
+                // source. The counts may therefore be equal although mail is missing, so compare the ledgers.
                 if account::unsettled(&parts.units, &self.ledgers(run)?) == 0 {
                     return Ok(());
                 }
@@ -164,8 +164,8 @@ impl ArrivalSum {
         self.rewritten.remove(&theirs);
     }
 
-    /// Adds figures that no single sink knows to the sum of the sinks' own counts, for example the number of units that
-    /// arrived at two sinks.
+    /// Completes `ledger`, the sum of the sinks' own counts, with figures that no single sink knows, for example the
+    /// number of units that arrived at two sinks.
     fn enter(&self, ledger: &mut LedgerRow) {
         let add = |count: &mut Option<u64>, more: u64| *count = Some(count.unwrap_or_default().saturating_add(more));
         add(&mut ledger.duplicates, self.duplicates);

@@ -1,5 +1,5 @@
-//! Builds the rows of a table, each of which measures one source with one sink and one load. Rows that differ only in
-//! the source are adjacent, because they are compared with each other.
+//! Builds the rows of a table. Each row measures one source with one sink and one load. Rows that differ only in the
+//! source are adjacent, because they are compared with each other.
 use crate::engine::RoundOrder;
 use crate::programs::ComparedProgram;
 use clap::ValueEnum;
@@ -77,7 +77,7 @@ pub(super) fn cases(
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum SourceTool {
-    /// Postfix's `smtp-source`, with which the others are compared.
+    /// Postfix's `smtp-source`, with which the other sources are compared.
     SmtpSource,
     GoSmtpSource,
     /// mailrun's own source, started as `mailrun smtp-source`.

@@ -69,7 +69,8 @@ pub(super) fn figures(results: &TableResults, left_out: Vec<String>, options: &T
     })
 }
 
-/// Returns the row with which this row is compared, if it was measured: smtp-source with the same sink and load.
+/// Returns the row with which this row is compared: smtp-source with the same sink and load. Returns `None` if
+/// smtp-source is not in the table.
 fn base<'r>(contestant: &TableContestant, results: &'r TableResults) -> Option<&'r TableContestant> {
     let case = contestant.case.with_tool(SourceTool::SmtpSource);
     results.contestants.iter().find(|other| other.case == case)

@@ -54,8 +54,8 @@ pub(crate) fn usage(root: u32) -> Option<ProcessUsage> {
     Some(total)
 }
 
-/// Memory of a tree of processes at one moment. It is the sum of the private memory of all processes, and the
-/// file-mapped memory of the process with most of such memory, because most processes map the same program and
+/// Memory of a tree of processes at one moment. It is the private memory of all processes, plus the largest file-mapped
+/// memory of a single process. The file-mapped memory is not summed, because most processes map the same program and
 /// libraries. The peak of this sum is unknown, because the kernel records peaks only for single processes.
 #[derive(Clone, Copy, Debug, Default)]
 struct TreeMemory {

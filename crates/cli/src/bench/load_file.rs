@@ -20,8 +20,8 @@ use toml::{Table, Value};
 const WRITE_FILE: &str = "write-file";
 
 /// Replaces the file name in `mailrun bench load.toml` with the options in that file. Other command lines stay as they
-/// are. `bench` builds the command `mailrun bench`, whose options are the possible keys of the file. It is called only
-/// if the command line names the file of a load.
+/// are. The closure `bench` builds the command `mailrun bench`, whose options are the possible keys of the file. The
+/// closure is called only if the command line names the file of a load.
 ///
 /// # Errors
 /// Returns an error if the file cannot be read or contains a mistake.
@@ -74,7 +74,7 @@ fn typed_words(option: &Arg, key: &ScenarioKey) -> Vec<String> {
     }
 }
 
-/// Writes the typed options to a file, from which `mailrun bench FILE.toml` can run them again.
+/// Writes the typed options to a file, so that `mailrun bench FILE.toml` can run them again.
 pub(crate) fn write(path: &Path, server: Option<&ServerArg>, options: &PartyOptions) -> Result<ExitCode> {
     let name = path.display();
     let text = format!("# Run it with: mailrun bench {name}\n{}", file_text(server, options));
@@ -106,7 +106,7 @@ fn scalar(text: &str) -> Value {
     number.map_or_else(|| Value::String(text.to_owned()), Value::Integer)
 }
 
-/// Returns the JSON schema of load files, with which editors check and complete them.
+/// Returns the JSON schema of load files. Editors use the schema to check and complete such files.
 pub(crate) fn schema(mut bench: Command) -> String {
     bench.build();
     let mut keys = serde_json::Map::new();

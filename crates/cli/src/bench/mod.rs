@@ -145,8 +145,8 @@ Examples:
   mailrun bench mades                  MADES, with a stand-in for the endpoints
   mailrun bench mades-compare          go-mades-bench and mailrun mades";
 
-/// Parses SERVER, but refuses the name of a scenario. A scenario must come before its options, and its name after an
-/// option would be looked up as a host.
+/// Parses SERVER, but refuses the name of a scenario. The name of a scenario must come before all options. After an
+/// option, it would be taken for SERVER and looked up as a host.
 fn server(text: &str) -> Result<ServerArg, String> {
     if is_scenario(text) || is_toml_file(text) {
         return Err(format!("options of {text} must follow it: write mailrun bench {text} first"));

@@ -134,7 +134,7 @@ pub(crate) struct LargeMessageArgs {
     tables: TableReportArgs,
 }
 
-/// Options for the rounds, in each of which every row of the table is measured, and for the thresholds.
+/// Options for the rounds and the thresholds. In each round, every row of the table is measured.
 #[derive(Debug, Args)]
 struct ProfileRoundArgs {
     #[command(flatten)]

@@ -284,7 +284,8 @@ Examples:
   mailrun bench relay-latency --rate 2000 --duration 30s      at a given rate
   mailrun bench relay-latency --relay postfix                 as root";
 
-/// Limits for a sustained rate, and the target for the p99 at a share of this rate. The file of a scenario sets them.
+/// Limits that decide whether a rate is sustained, and the target for the latency at a share of the highest sustained
+/// rate. The file of a scenario sets them.
 #[derive(Debug, Args)]
 struct LatencyTargetArgs {
     /// Rate of the rounds, as a share of the highest sustained rate.

@@ -72,8 +72,8 @@ impl MeasurementKind {
     /// Finds the kind of measurement that the key `measure` of a scenario's file names.
     ///
     /// # Errors
-    /// Returns an error if the kind is missing or unknown. The error contains the place in the file and the known
-    /// kinds.
+    /// Returns an error if the file names no kind or an unknown one. The error about an unknown kind gives the place in
+    /// the file and lists the known kinds.
     fn of(scenario: &Scenario) -> Result<&'static Self, String> {
         let measure = scenario.measure.as_ref().ok_or_else(|| scenario.missing_key_error("measure"))?;
         KINDS.iter().find(|kind| kind.name == measure.text).ok_or_else(|| {
@@ -82,7 +82,8 @@ impl MeasurementKind {
         })
     }
 
-    /// Returns the name of the option that a key sets. Only the key `parties` can differ from its option's name.
+    /// Returns the name of the option that a key of a scenario's file sets. A key has the same name as its option,
+    /// except `parties`, which sets for example `--compare`.
     fn option<'k>(&self, key: &'k str) -> &'k str
     where
         Self: 'k,
@@ -179,7 +180,7 @@ pub(crate) fn add_scenario_file(commands: Command, words: &[OsString]) -> Result
     Ok(commands.mut_subcommand("bench", |bench| bench.subcommand(command)))
 }
 
-/// Checks all keys and values in a scenario's file.
+/// Checks that a scenario's file has all required keys, and that all of its keys and values are valid.
 ///
 /// # Errors
 /// Returns an error with the first mistake and its place in the file.
@@ -204,7 +205,7 @@ fn check(scenario: &Scenario) -> Result<(), String> {
     }
 }
 
-/// Returns the options of a command that a scenario or load file may set by keys of the same names.
+/// Returns the options of a command that a scenario file or a load file may set, with a key of the option's name.
 pub(crate) fn keys_of(command: &Command) -> Vec<Arg> {
     // An option that begins with an underscore exists only so that its use can be refused with an explanation.
     let is_key =
@@ -309,8 +310,8 @@ fn check_value(command: &mut Command, option: &Arg, value: &str) -> Result<(), S
     }
 }
 
-/// Builds the command that runs a scenario. It has all options of the scenario's kind of measurement, whose default
-/// values come from the scenario's file.
+/// Builds the command that runs a scenario. The command has all options of the scenario's kind of measurement. The
+/// values in the scenario's file become the defaults of these options.
 fn scenario_command(name: &str, scenario: &Scenario) -> Result<Command, String> {
     let kind = MeasurementKind::of(scenario)?;
     let command = (kind.add_options)(Command::new(name.to_owned()));

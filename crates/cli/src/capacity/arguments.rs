@@ -45,7 +45,7 @@ pub(crate) struct SearchArgs {
     /// Search in a fifth of the time, with trials of 2 s and bounds within 5 % instead of 2 %.
     #[arg(long, conflicts_with = "rfc2544")]
     quick: bool,
-    /// Search by bisection as in RFC 2544: one trial of 60 s for each rate, which is rejected if it is bad.
+    /// Search by bisection as in RFC 2544: a rate gets one trial of 60 s, and is rejected if this trial is bad.
     #[arg(long, requires = "max_rate")]
     rfc2544: bool,
     /// Lowest rate to try.
@@ -164,9 +164,9 @@ impl CapacityOutputArgs {
 }
 
 impl SearchArgs {
-    /// Returns the settings of a search. Among them is the longest latency limit in `goals`, because a trial must last
-    /// many times as long. Warns the user about each goal for which the trials are too short. Fails if the lowest rate
-    /// is not below the highest.
+    /// Returns the settings of a search. They include the longest latency limit in `goals`, because each trial must
+    /// last at least 20 times this limit. Warns the user about each goal for which the trials are too short. Fails if
+    /// the lowest rate is not below the highest.
     pub(crate) fn settings_for(&self, goals: &[LossGoal]) -> Result<SearchSettings> {
         let settings = self.settings()?;
         // In an overload, the backlog must grow until messages miss a goal's latency limit, so a trial lasts at least
@@ -207,15 +207,15 @@ impl SearchArgs {
     }
 }
 
-/// Returns the exit status for two searches, which is the worse of both. A failed server (1) is worse than a search
-/// without a result (3), and an interrupt is worse than both.
+/// Returns the worse of the exit statuses of two searches. A failed server (1) is worse than a search without a result
+/// (3), and an interrupt is worse than both.
 pub(crate) fn worse_status(one: u8, other: u8) -> u8 {
     let rank = |status: &u8| [0, 3, 1, INTERRUPTED_STATUS].iter().position(|known| known == status);
     std::cmp::max_by_key(one, other, rank)
 }
 
-/// Returns an error if the user gave one of these options, because a search chooses their values itself. The boolean of
-/// an option is true if the user gave it.
+/// Returns an error if the user gave one of these options, because a search chooses their values itself. The boolean
+/// before an option's name is true if the user gave this option.
 pub(crate) fn refuse_in_search(options: &[(bool, &str)]) -> Result<()> {
     match options.iter().find(|(is_set, _)| *is_set) {
         Some((_, option)) => {

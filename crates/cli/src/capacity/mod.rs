@@ -242,8 +242,8 @@ fn pause_of_loss(bench: &BenchOptions, typed: Option<Duration>) -> Result<Option
     Ok(is_hidden.then(|| typed.unwrap_or(LOST_AFTER)))
 }
 
-/// Returns one search for each of the `counts` of processors, or a single search if there are no counts. With several
-/// counts, `cores-N` is added to the name and the directory of each search.
+/// Returns one search for each number of processors in `counts`, or a single search if `counts` is empty. With several
+/// searches, `cores-N` is added to the name and the directory of each search, so that they do not overwrite each other.
 fn searches(options: CapacityOptions, counts: &[u32]) -> Vec<(Option<u32>, CapacityOptions)> {
     if counts.is_empty() {
         return vec![(None, options)];

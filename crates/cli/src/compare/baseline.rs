@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 const WIDTH: usize = 100;
-/// A comparison gives a verdict only if each side has at least this number of runs.
+/// Minimum number of runs on each side of a comparison for which the comparison gives a verdict.
 const VERDICT_RUNS: usize = 5;
 
 /// Keeps the records of runs under a name, so that later runs can be compared with them
@@ -162,8 +162,8 @@ impl SaveBaselineArgs {
     }
 }
 
-/// Returns why a run is saved only with `--allow-failed`, or `None` if it is good. Even a run that passed is refused if
-/// a comparison would not count it.
+/// Returns the reason why a run is saved only with `--allow-failed`, or `None` if it is saved without this option. Even
+/// a run that passed has such a reason if later comparisons would not count it.
 fn defect(record: &Record) -> Option<String> {
     let failed = match record.verdict.outcome {
         _ if record.ending == Some(Ending::Interrupted) => Some("was interrupted"),

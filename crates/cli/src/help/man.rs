@@ -27,8 +27,7 @@ Examples:
 
 Exit status: 0 done; 2 a page could not be written.";
 
-/// The sections at the end of a manual page. Their text comes from the help of the command, which has it below the
-/// options.
+/// The sections at the end of a manual page. Their text is what the command's help shows below the options.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct EndSections {
     examples: Vec<String>,
@@ -37,7 +36,8 @@ struct EndSections {
 }
 
 impl ManArgs {
-    /// Writes the manual pages of `whole` and of all its subcommands. `whole` must be the command of the program.
+    /// Writes the manual pages of `whole`, which must be the command `mailrun`, and of all its subcommands into the
+    /// directory. Without a directory, prints only the page of `whole`.
     pub(crate) fn run(self, whole: &Command) -> Result<ExitCode> {
         let usual = EndSections::of(whole).exit_status;
         match self.directory {
@@ -77,8 +77,8 @@ fn names_of(command: &Command) -> Vec<String> {
     visible_commands(command).map(display_name).collect()
 }
 
-/// Renders a manual page. `usual` is the section on the exit status for a command whose help does not mention it.
-/// `others` are the pages to name under SEE ALSO.
+/// Renders a manual page. `usual` is the text of the section EXIT STATUS if the command's help has no such section.
+/// `others` are the names of the pages to list under SEE ALSO.
 fn page(command: &Command, usual: &[String], others: &[String]) -> Result<String> {
     let name = display_name(command);
     let without_end = command.clone().after_help(None::<&str>).after_long_help(None::<&str>);
@@ -97,7 +97,8 @@ fn page(command: &Command, usual: &[String], others: &[String]) -> Result<String
     String::from_utf8(bytes).map_err(|error| io::Error::other(error).into())
 }
 
-/// Adds a section, unless it has no lines. Tells roff not to join the lines (`nf`), because they may be examples.
+/// Adds a section, unless it has no lines. The request `nf` tells roff to keep the line breaks, because the lines may
+/// be examples.
 fn push_section(page: &mut Roff, heading: &str, lines: &[String]) {
     if lines.is_empty() {
         return;

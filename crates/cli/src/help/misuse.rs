@@ -7,7 +7,8 @@ use mailrun_text::words::is_misspelling;
 use std::error::Error as _;
 use std::ffi::OsString;
 
-/// Messages for missing arguments that have an alternative, because clap's own messages do not mention alternatives.
+/// Arguments, and the error message to print if the argument is missing. clap's own message would not mention what the
+/// user can type instead, for example `--broker` instead of `--embedded`.
 const ALTERNATIVES: [(&str, &str); 5] = [
     ("--embedded", "--embedded or --broker <URL> is required"),
     ("--config <FILE>", "--config <FILE>, or --to <WHERE> and --spool <DIR>, is required"),

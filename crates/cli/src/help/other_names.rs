@@ -3,8 +3,8 @@
 //! with all its subcommands.
 use clap::{Arg, Command};
 
-/// Names that an option has in other tools, and our option that does the same. Our option is suggested only for
-/// commands that have it.
+/// Names that an option has in other tools, and our option that does the same. Our option is suggested only if the
+/// command that the user typed has it.
 type OptionAlias = (&'static [&'static str], &'static str);
 
 const MADES_COMMANDS: [&str; 4] = ["mades", "mades-endpoint", "bench mades", "bench mades-compare"];
@@ -129,7 +129,7 @@ const SEND_NAMES: &[OptionAlias] = &[
     (&["--from-raw", "--malformed"], "--raw"),
 ];
 
-/// Options of other tools that receive mail, for our sink.
+/// Options of other tools that receive mail, each with the option of our sink that does the same.
 const SINK_NAMES: &[OptionAlias] = &[
     (&["-p", "--port", "--address", "--bind", "--host"], "--listen HOST:PORT"),
     (&["--sessions", "--connections", "--concurrency", "--max-connections"], "--max-sessions"),
@@ -146,8 +146,8 @@ const SINK_NAMES: &[OptionAlias] = &[
     (&["--silent"], "--quiet"),
 ];
 
-/// Options for faults, most of them from `mades-endpoint`. Users may try them with the sink or with commands that send
-/// mail, which have `--fault` for all faults.
+/// Options for faults, each with the value of `--fault` that causes the same fault. Most of these options belong to
+/// `mades-endpoint`, but users may try them with the sink or with commands that send mail, which have only `--fault`.
 const FAULT_NAMES: &[OptionAlias] = &[
     (&["--drop"], "--fault 'drop 1%'"),
     (&["--duplicate"], "--fault 'duplicate 1%'"),
@@ -182,15 +182,15 @@ const REPORT_NAMES: &[OptionAlias] = &[(&["--type"], "--format")];
 
 const RELAY_NAMES: &[OptionAlias] = &[(&["--relayhost"], "--to")];
 
-/// Options of other tools, each with the name that several of our commands have for it.
+/// Options of other tools, each with the option that does the same in several of our commands.
 const COMMON_NAMES: &[OptionAlias] = &[
     (&["--ca"], "--cacert"),
     (&["--sni"], "--tls-name"),
     (&["--password"], "--password-file FILE or the environment variable MAILRUN_PASSWORD"),
 ];
 
-/// Advice on options that our commands for AMQP do not have. Each row has options that a user may try, our option to
-/// use instead, and the advice. A row applies only to commands that have our option.
+/// Advice on options that our commands for AMQP do not have. Each row has the options that a user may try, one of our
+/// own options, and the advice. The advice is given only for commands that have our option.
 const EXPLANATIONS: &[(&[&str], &str, &str)] = &[
     (
         &["-s", "-c", "--sessions", "--connections", "--concurrency"],
@@ -236,8 +236,8 @@ const NEEDLESS: &[(&[&str], &str)] = &[
     (&["--no-strip-from", "-nsf", "--force-getpwuid"], "nothing is changed"),
 ];
 
-/// Returns advice about an option that a command does not have, or `None` if no advice is known. `path` is the command,
-/// for example `bench mades`.
+/// Returns advice about a word that a command does not accept, usually an option, or `None` if no advice is known.
+/// `path` is the command, for example `bench mades`.
 pub(crate) fn advice_on(whole: &Command, path: &str, typed: &str) -> Option<String> {
     let typed = typed.split('=').next().unwrap_or(typed);
     let is_mades = MADES_COMMANDS.contains(&path);
@@ -304,7 +304,7 @@ fn tables(path: &str) -> &'static [&'static [OptionAlias]] {
     }
 }
 
-/// Returns true if the command `path` has our option, which the advice names. Advice that names no option, such as
+/// Returns true if the command `path` has the first option that the advice names. Advice that names no option, such as
 /// "SERVER without an option", always applies.
 fn is_applicable(whole: &Command, path: &str, advice: &str) -> bool {
     let option = advice.split([' ', ',']).find(|word| word.starts_with("--"));

@@ -142,8 +142,8 @@ impl MadesBenchArgs {
         outcome.unwritten.map_or_else(|| Ok(crate::report::results::exit_code(&outcome.record, strictness)), Err)
     }
 
-    /// Fills in the load if the user did not describe one. The default is an open loop, unless the user gave an option
-    /// of a closed loop.
+    /// Sets the default rate and the default duration if the user did not describe the load otherwise. For example,
+    /// there is no default rate with `--max-in-transit`, because this option means a closed loop.
     fn set_load_defaults(&mut self) {
         let load = &mut self.load;
         let is_closed = load.max_in_transit.is_some() || load.max_unsettled.is_some();
@@ -178,8 +178,8 @@ impl MadesBenchArgs {
     }
 }
 
-/// Returns the options of the simulated endpoint that the user gave. If the run uses no simulated endpoint, the caller
-/// refuses them.
+/// Returns the options of the simulated endpoint that the user gave. The caller must refuse them if the run uses no
+/// simulated endpoint.
 pub(crate) fn typed_stand_in(typed: &TypedOptions) -> PartyOptions {
     typed.of::<StandInArgs>().and(typed.of::<NetworkArgs>()).and(typed.of::<EndpointFaultArgs>())
 }
@@ -221,8 +221,8 @@ fn endpoint_mode(mode: MadesMode) -> EndpointMode {
     }
 }
 
-/// Applies the options to the plan of the simulated endpoint. Plan and load then have the same seed: the seed that the
-/// user typed or, without one, the seed of the plan.
+/// Applies the options to the plan of the simulated endpoint. Also gives the plan and the load the same seed: the seed
+/// that the user typed or, if there is none, the seed of the plan.
 ///
 /// # Errors
 ///

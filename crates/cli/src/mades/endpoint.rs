@@ -295,8 +295,8 @@ struct EndpointLimitArgs {
     max_stored_size: Option<u64>,
 }
 
-/// Explains why an option for acknowledgement documents has no effect. The text names an option of mailrun
-/// mades-endpoint and one of mailrun bench mades, because both commands print it.
+/// Explains why an option for acknowledgement documents has no effect. Both mailrun mades-endpoint and mailrun bench
+/// mades print this text, so it names the missing option of each of them.
 const WITHOUT_DOCUMENTS: &str = "without acknowledgement documents of the receiver: --acknowledgement-documents, or --await-acknowledgements of mailrun bench \
      mades";
 
@@ -448,8 +448,8 @@ impl MadesEndpointArgs {
     }
 }
 
-/// Returns the mode in which a bench measures endpoints of this mode. The endpoints need it to use the same default
-/// queue names as the bench.
+/// Returns the mode in which a bench measures endpoints of this mode. Default queue names depend on the bench's mode,
+/// and the endpoints must use the same names.
 pub(crate) fn mades_mode(mode: EndpointMode) -> MadesMode {
     match mode {
         EndpointMode::Endpoint => MadesMode::Endpoint,
@@ -598,9 +598,9 @@ impl EndpointBrokerArgs {
     }
 }
 
-/// Returns the login that the embedded broker demands: `--user` with a password, or any login. Fails if
-/// `--password-file` has no user. A password in the environment without a user is ignored, because it may be meant for
-/// another program.
+/// Returns the logins that the embedded broker accepts: only the user of `--user` with the password or, without
+/// `--user`, any login. Fails if there is a user but no password, or a `--password-file` but no user. A password in the
+/// environment without a user is ignored, because it may be meant for another program.
 fn login_mechanisms(user: Option<String>, typed: Option<Password>, exported: Option<Password>) -> Result<ListenerAuth> {
     match (user, typed) {
         (None, None) => Ok(ListenerAuth::Any),
@@ -734,7 +734,7 @@ impl EndpointLimitArgs {
     }
 }
 
-/// Reports that the endpoint now reads the outbox: by an event for programs, and by a line for the user.
+/// Reports that the endpoint now reads the outbox, with an event for programs and a line for the user.
 fn announce(events: &EventOutput, live: LiveMode, address: Option<&str>, outbox: &str) {
     events.event(&LiveEvent::Ready { amqp: address.map(str::to_owned).into_iter().collect() });
     if live.is_shown() {

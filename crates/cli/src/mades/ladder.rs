@@ -14,16 +14,18 @@ use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Default number of messages of each size. By default they are sent one after the other, because `IN_TRANSIT` is 1.
+/// Default number of messages of each size. They are sent one after the other, because only one message may be in
+/// transit by default (`IN_TRANSIT`).
 pub(crate) const MESSAGES: u64 = 5;
 pub(crate) const IN_TRANSIT: u32 = 1;
-/// A payload ladder measures these numbers of bytes, KiB or MiB between its ends: for `1M..20M`, 2, 5 and 10 MiB.
+/// Numbers of bytes, KiB or MiB that a payload ladder measures between its two ends. For example, `1M..20M` also
+/// measures 2, 5 and 10 MiB.
 const STEPS: [u64; 9] = [1, 2, 5, 10, 20, 50, 100, 200, 500];
 /// Largest size of a payload. mailrun cannot receive messages of more than 64 MiB, including their properties.
 const MAX_BYTES: u64 = 63 << 20;
 const WIDTH: usize = 100;
 
-/// The payload sizes to measure in bytes, in ascending order.
+/// Payload sizes to measure, in bytes and in ascending order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PayloadLadder(Vec<u64>);
 
@@ -71,7 +73,7 @@ struct Rung {
 enum RungFate {
     InTime,
     TimedOut,
-    /// The run failed for a reason other than the time limit, such as a rejected message. The text is this reason.
+    /// The run failed for the reason in the text, such as a rejected message, and not because of the time limit.
     Failed(String),
 }
 

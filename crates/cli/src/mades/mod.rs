@@ -532,7 +532,7 @@ impl MadesLoadArgs {
         Ok(())
     }
 
-    /// Returns whether acknowledgement documents are sent or awaited, or `None` if the run has none. `far_outbox` is
+    /// Returns whether the run sends or awaits acknowledgement documents, or `None` if it does neither. `far_outbox` is
     /// the outbox of the receiving endpoint, if that endpoint is at another broker.
     fn acknowledgement(&self, far_outbox: Option<String>, is_far: bool) -> Option<AcknowledgementOptions> {
         if self.await_acknowledgements {
@@ -631,7 +631,7 @@ impl MadesLoadArgs {
         self.payload_size.clone().unwrap_or_else(usual)
     }
 
-    /// Returns how messages are distributed over time. With `--shape`, the shapes say when each document is sent.
+    /// Returns how messages are distributed over time. With `--shape`, the schedule of the market decides this.
     fn arrival_with(&self, offer: Option<&OfferedRate>) -> Arrival {
         if self.shapes.is_empty() { arrival_with(self.arrival, offer) } else { Arrival::Market }
     }
@@ -779,8 +779,8 @@ pub(crate) fn url(option: &str, text: &str, user: Option<&str>, password: Option
     })
 }
 
-/// Reads the password from the first line of the file. Callers must prefer it to a password in the environment, which
-/// may be meant for another program.
+/// Reads the password from the first line of the file. Callers must prefer this password to a password in the
+/// environment, because the latter may be meant for another program.
 pub(crate) fn password(file: Option<&Path>) -> Result<Option<Password>> {
     Ok(file.map(mailrun_mades::password_from_file).transpose()?)
 }
@@ -793,8 +793,8 @@ pub(crate) fn password_from_env(variable: &str) -> Result<Option<Password>> {
     }
 }
 
-/// Refuses a broker with a public address. The address of each later connection is checked as well, because the name
-/// may have another address by then.
+/// Returns an error if the broker has a public address. Also makes each later connection check its address, because the
+/// name may have another address by then.
 pub(crate) fn restrict_to_local(broker: &mut Broker) -> Result<()> {
     broker.is_address_allowed = is_local_address;
     ensure_local(&broker.url)

@@ -51,8 +51,8 @@ impl QueueNameArgs {
         options::refuse_without_effect(&idle, &format!("in mode {}, which uses {}", mode.name(), listed(&used)))
     }
 
-    /// Returns the names of all queues: the names that the user gave and, for other queues, the prefix and the usual
-    /// ending.
+    /// Returns the names of all queues. A queue that the user did not name gets its default name, which begins with the
+    /// prefix.
     pub(crate) fn names(&self, mode: MadesMode) -> EndpointQueueNames {
         let customary = match mode {
             MadesMode::Toolbox => EndpointQueueNames::edx(self.prefix.as_deref().unwrap_or(EDX_PREFIX)),

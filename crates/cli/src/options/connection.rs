@@ -174,8 +174,8 @@ impl ConnectionArgs {
         options.into_iter().find(|(is_set, _)| *is_set).map(|(_, option)| option)
     }
 
-    /// Returns the options that the scheme of the server's URL implies: `--tls` and `--lmtp`. A bench must pass them to
-    /// its source, because it gives the source only the address and not the URL.
+    /// Returns `--tls` and `--lmtp`, which the scheme of the server's URL may imply. A bench must pass these options to
+    /// its source, because the source gets only the address of the server, without the scheme.
     pub(crate) fn of_url(&self) -> PartyOptions {
         PartyOptions::default().with("tls", value_name(self.tls_mode())).flag("lmtp", self.lmtp)
     }

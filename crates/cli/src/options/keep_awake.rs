@@ -5,9 +5,9 @@ use mailrun_load::source::Distribution;
 use mailrun_measurement::record::{Arrival, Workload};
 use mailrun_process::keep_awake::{AwakeProcessors, KeepAwakeMode, keep_awake};
 
-/// With at most this many sessions, processors in a closed loop would sleep between replies, so `auto` keeps them
-/// awake. The first number applies if sessions reuse connections, the second if each message gets a connection of its
-/// own. docs/decisions/0024-processors-are-kept-awake.md has the measurements.
+/// Maximum numbers of sessions in a closed loop for which `auto` keeps the processors awake. With so few sessions,
+/// processors would sleep between replies. The first number applies if sessions reuse connections, the second if each
+/// message gets a connection of its own. docs/decisions/0024-processors-are-kept-awake.md has the measurements.
 const MAX_SLEEPY_SESSIONS: [u32; 2] = [4, 30];
 
 /// Whether the processors of this host may sleep during a run.
@@ -20,11 +20,10 @@ pub(crate) struct KeepAwakeArg {
 }
 
 impl KeepAwakeArg {
-    /// Keeps the processors awake during a load, until the returned value is dropped. With `auto`, processors are kept
-    /// awake only if no server under test runs on this host (`is_usual`). The load must also be an open loop, or a
-    /// closed loop with few sessions. More sessions keep the processors busy anyway, and a processor that waits without
-    /// sleeping takes power and time from others. `reuse` is the number of messages per connection, `None` for no
-    /// limit.
+    /// Keeps the processors awake during a load, until the returned value is dropped. `auto` does so only if no server
+    /// under test runs on this host (`is_usual`), and only for an open loop, or for a closed loop with few sessions.
+    /// More sessions keep the processors busy anyway, and a processor that waits without sleeping takes power and time
+    /// from others. `reuse` is the number of messages per connection, or `None` for no limit.
     ///
     /// # Errors
     ///

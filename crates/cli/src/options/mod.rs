@@ -18,12 +18,12 @@ use mailrun_text::words::listed;
 use std::fmt;
 use std::time::Duration;
 
-/// If a run without progress output takes at least this long, the user is told its duration at its start.
+/// If a run shows no progress and takes at least this long, the user is told at the start how long it takes.
 const MIN_SILENCE: Duration = Duration::from_secs(60);
 
-/// Tells the user on standard error how long a load takes, if nothing else is printed for a minute. Without this line,
-/// a long run would look like a program that hangs. A closed loop that ends after a number of messages is not
-/// announced, because its duration is unknown.
+/// Tells the user on standard error how long a load takes, if it takes a minute or more and shows no progress. Without
+/// this line, a long run would look like a program that hangs. A closed loop that ends after a number of messages is
+/// not announced, because its duration is unknown.
 pub(crate) fn announce_load(live: LiveMode, load: &Workload) {
     let all_due = load.messages.zip(load.rate_per_s).map(|(messages, per_s)| messages as f64 / per_s);
     let length_s = load.duration_limit_s.into_iter().chain(all_due).reduce(f64::min);
@@ -32,8 +32,8 @@ pub(crate) fn announce_load(live: LiveMode, load: &Workload) {
     }
 }
 
-/// Tells the user on standard error how long work takes, if nothing else is printed for a minute. `work` is the
-/// beginning of the printed sentence, for example "this run takes".
+/// Tells the user on standard error how long work takes, if it takes a minute or more and shows no progress. `work` is
+/// the beginning of the printed sentence, for example "this run takes".
 pub(crate) fn announce(live: LiveMode, work: &str, length: Duration) {
     if let Some(text) = announcement(live, work, length) {
         mailrun_process::tell!("mailrun: {text}");

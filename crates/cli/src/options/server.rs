@@ -99,13 +99,15 @@ fn split_scheme(text: &str) -> Result<(Scheme, &str), String> {
     }
 }
 
-/// Removes the scheme of a URL, in upper or lower case (RFC 3986 §3.1).
+/// Removes the prefix, such as `smtp:`, in upper or lower case (RFC 3986 §3.1). Returns `None` if the text does not
+/// begin with it.
 fn strip_prefix<'a>(text: &'a str, prefix: &str) -> Option<&'a str> {
     let head = text.get(..prefix.len())?;
     head.eq_ignore_ascii_case(prefix).then(|| &text[prefix.len()..])
 }
 
-/// Splits an address into its host, without brackets, and its port, if there is one.
+/// Splits an address into its host and its port. Removes the brackets around an IPv6 address. The port is `None` if the
+/// address has none.
 fn split_port(text: &str) -> Result<(&str, Option<&str>), String> {
     let is_right = |host: &str| !text.starts_with('[') || host.parse::<Ipv6Addr>().is_ok();
     Endpoint::split_port(text)

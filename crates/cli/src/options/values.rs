@@ -42,7 +42,7 @@ pub(crate) fn sizes(text: &str) -> Result<Distribution, String> {
     }
 }
 
-/// Parses payload sizes in bytes, which may be 0, because a payload may be empty, unlike a message.
+/// Parses payload sizes in bytes. Unlike a message, a payload may be empty, so the size `0` is allowed.
 pub(crate) fn payload_sizes(text: &str) -> Result<Distribution, String> {
     if text == "0" { Ok(Distribution::constant(0)) } else { sizes(text) }
 }
@@ -115,8 +115,8 @@ pub(crate) fn sender(text: &str) -> Result<AddressPattern, String> {
 /// Hint for a user who typed `--to HOST:PORT`. COMMAND is replaced with the name of the command.
 pub(crate) const POSITIONAL: &str = "the server is positional: mailrun COMMAND HOST:PORT";
 
-/// Parses a recipient or a pattern of recipients. Refuses a text that looks like a server, because the user has then
-/// probably put the server's name in the wrong place.
+/// Parses a recipient or a pattern of recipients. Refuses a text that looks like a server, because the user has
+/// probably typed `--to HOST:PORT` instead of HOST:PORT without an option.
 pub(crate) fn recipient(text: &str) -> Result<AddressPattern, String> {
     if is_like_server(text) { Err(POSITIONAL.to_owned()) } else { AddressPattern::parse(text) }
 }
@@ -134,8 +134,8 @@ pub(crate) fn rate(text: &str) -> Result<f64, String> {
     positive(text, quantities::rate)
 }
 
-/// Parses a name for the greeting. Refuses control characters, because a line break would let the name contain a second
-/// command.
+/// Parses a host name, for example the name in EHLO or in a sink's greeting. Refuses control characters, because with a
+/// line break, the name could contain a second SMTP command.
 pub(crate) fn host_name(text: &str) -> Result<String, String> {
     match text {
         "" => Err("the name must not be empty".to_owned()),

@@ -23,7 +23,7 @@ pub(crate) struct ProbeFile {
     pub(crate) routes: Vec<RouteKeys>,
 }
 
-/// Reads the configuration file. A relative path in it starts at the directory of the file.
+/// Reads the configuration file. Relative paths in the file are relative to the directory of the file.
 ///
 /// # Errors
 ///

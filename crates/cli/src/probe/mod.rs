@@ -148,7 +148,8 @@ impl ProbeArgs {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Returns the configuration file and its routes. Without `--config`, the routes are those of the command line.
+    /// Reads the configuration file and returns it with its routes. Without `--config`, returns the routes from the
+    /// command line.
     fn routes(&self) -> Result<(ProbeFile, Vec<RouteOptions>)> {
         let file = match &self.config {
             Some(path) => file::read(path)?,

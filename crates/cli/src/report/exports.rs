@@ -72,8 +72,8 @@ pub(crate) fn write(targets: &[ExportTarget], record: &Record) -> Result<()> {
     first
 }
 
-/// Returns the file to which GitHub Actions wants the step summary appended, from the variable `GITHUB_STEP_SUMMARY`.
-/// Returns `None` outside of GitHub Actions.
+/// Returns the path in the environment variable `GITHUB_STEP_SUMMARY`. In GitHub Actions, a program appends its summary
+/// to this file. Returns `None` outside of GitHub Actions.
 pub(crate) fn step_summary() -> Option<PathBuf> {
     std::env::var_os("GITHUB_STEP_SUMMARY").filter(|path| !path.is_empty()).map(PathBuf::from)
 }

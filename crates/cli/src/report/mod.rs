@@ -112,7 +112,8 @@ impl StoredRunsArgs {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Reads the stored runs that the command line names. A stored comparison must be named alone.
+    /// Reads the stored runs, or the stored comparison, that the command line names. Fails if a comparison is not the
+    /// only path on the command line.
     fn read(&self) -> Result<StoredReports> {
         let mut records = Vec::new();
         for path in &self.runs {
@@ -206,7 +207,7 @@ fn write_each(
 }
 
 /// Prints the runs on standard output. With `--format github`, prints the annotations, and appends the summary to the
-/// file that `GITHUB_STEP_SUMMARY` names.
+/// file that `GITHUB_STEP_SUMMARY` names. Without this variable, the summary is printed as well.
 fn print(format: ExportFormat, records: &[Record], render: &impl Fn(&[Record]) -> String) -> Result<()> {
     let mut out = io::stdout().lock();
     match format {

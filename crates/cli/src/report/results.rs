@@ -49,7 +49,8 @@ impl DisplayArgs {
         if self.quiet && self.progress == ProgressKind::Auto { LiveMode::Off } else { self.progress.into() }
     }
 
-    /// Returns how much of the report is shown, from one line (`Verdict`) to all tables (`Full`), or `None`.
+    /// Returns how much of the report is shown, from one line (`Verdict`) to all tables (`Full`). Returns `None` if no
+    /// report is shown.
     fn extent(&self) -> Option<ReportLength> {
         let kind = if self.verbose { Some(ReportKind::Full) } else { self.report };
         match kind {
@@ -96,7 +97,7 @@ impl StdoutUse {
     ///
     /// # Errors
     ///
-    /// Returns an error if the events and the record both want standard output.
+    /// Returns an error if both the progress (`--live json`) and the record (`--json -`) would go to standard output.
     pub(crate) fn of(live: LiveMode, json: Option<&Path>) -> Result<Self> {
         match (live, json.is_some_and(is_standard_output)) {
             (LiveMode::Json, true) => {
@@ -108,7 +109,8 @@ impl StdoutUse {
         }
     }
 
-    /// Returns the option that makes standard output JSON, for use in errors, or `None` if the output is text.
+    /// Returns the option that makes standard output JSON, so that an error message can name it. Returns `None` if
+    /// standard output is text.
     pub(crate) fn option(self) -> Option<&'static str> {
         match self {
             Self::Text => None,
@@ -193,7 +195,8 @@ impl ReportArgs {
     }
 
     /// Returns true if the dialogue with the server must be shown, because the user gave `--verbose` and standard
-    /// output is free. The report is then reduced to the verdict. Called only if the source sends a single message.
+    /// output is not needed for JSON. Then also reduces the report to the verdict. Called only if the source sends a
+    /// single message.
     pub(crate) fn begin_dialogue(&mut self) -> bool {
         if !self.display.verbose || self.has_json_on_stdout() {
             return false;
@@ -237,7 +240,7 @@ impl ReportArgs {
         reader.letters.encode(&mailrun_report::render(record, extent, reader.width, reader.ink, details.as_deref()))
     }
 
-    /// Returns what goes to standard output. Fails if both the events and the run record would go there.
+    /// Returns what goes to standard output. Fails if both the progress as JSON and the run record would go there.
     pub(crate) fn stdout_use(&self, live: LiveMode) -> Result<StdoutUse> {
         StdoutUse::of(live, self.json.as_deref())
     }
@@ -364,7 +367,7 @@ pub(crate) fn stdout_written(written: io::Result<()>) -> Result<()> {
     }
 }
 
-/// Returns the path relative to the current directory, if the file is below it. Otherwise returns it unchanged.
+/// Returns the path relative to the current directory, or the unchanged path if the file is not below this directory.
 fn relative_path(path: &Path) -> String {
     let directory = std::env::current_dir().ok();
     let short = directory.as_deref().and_then(|directory| path.strip_prefix(directory).ok());

@@ -99,7 +99,7 @@ struct SinkLimitArgs {
     idle_timeout: Duration,
 }
 
-/// Files in which a sink stores messages. The stored bytes are those that the sink received, but without dot stuffing.
+/// Files in which a sink stores messages. The sink removes the dot stuffing, but does not change any other byte.
 #[derive(Debug, Args)]
 #[group(multiple = false)]
 #[command(next_help_heading = "Storing messages, byte for byte; 452 if a message cannot be stored")]
@@ -168,7 +168,7 @@ impl SinkFaultArgs {
         matches!(self.rules_like, Some(RulesLike::List)).then(|| Receiver::ALL.iter().map(text).collect())
     }
 
-    /// Returns the sink's rules: first the rules of `--rules` or `--rules-like`, then the rules on the command line.
+    /// Returns the sink's rules: first the rules of `--rules` or `--rules-like`, then the rules of `--fault`.
     fn rulebook(&self) -> Result<Rulebook> {
         let file = match (&self.rules, self.rules_like) {
             (Some(path), _) => read_rules(path)?,
@@ -293,7 +293,7 @@ impl SinkArgs {
                 message_bytes: self.bounds.max_message_size,
                 recipients: self.bounds.max_recipients as usize,
                 idle_timeout: self.bounds.idle_timeout,
-                // Never disconnect a client because it sends no message or fails to log in: a sink only measures.
+                // Do not disconnect clients that send no message or fail to log in, because a sink only measures.
                 no_message_timeout: Duration::MAX,
                 login_failures: u32::MAX,
                 // Allow any number of invalid commands, because people type commands into a sink to see its replies.

@@ -18,8 +18,8 @@ const RESERVED: [&str; 12] = [
     "onion",
 ];
 
-/// Warns if the sender's domain seems to belong to somebody else. A domain seems to be the user's if it is related to
-/// the name of this host, of the server or of a recipient.
+/// Warns if the sender's domain seems to belong to somebody else. This is the case if the domain is neither reserved
+/// nor related to the name of this host, to the name of the server or to the domain of a recipient.
 pub(crate) fn warn(from: &AddressPattern, to: &[AddressPattern], server: &str) {
     let Some(sender) = from.first_domain() else { return };
     let host = rustix::system::uname().nodename().to_string_lossy().to_ascii_lowercase();

@@ -30,8 +30,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// `--give-up` of a Locust worker, which does not have this option: a load ends if connections fail and the server
-/// answers no message for this long.
+/// Value of `--give-up` for a Locust worker, which does not have this option. A load ends if connections fail and the
+/// server answers no message for this long.
 const GIVE_UP_TIMEOUT: Duration = Duration::from_secs(30);
 const DEFAULT_MESSAGES: u64 = 10_000;
 
@@ -284,8 +284,8 @@ impl LoadArgs {
         !self.message.content.no_trace
     }
 
-    /// Returns when messages are sent: one after the other in each session of a closed loop or, in an open loop, spread
-    /// over time as `--arrival` says.
+    /// Returns how messages are distributed over time. In a closed loop, each session sends one message after the
+    /// other. In an open loop, messages are distributed as `--arrival` says.
     ///
     /// # Errors
     ///
@@ -297,7 +297,7 @@ impl LoadArgs {
         Ok(arrival_with(self.arrival, offer))
     }
 
-    /// Returns how a capacity search spreads the messages of a trial over time. Unlike [`Self::arrival`], needs no
+    /// Returns how a capacity search distributes the messages of a trial over time. Unlike [`Self::arrival`], needs no
     /// rate, because the search chooses the rate of each trial only later.
     pub(crate) fn arrival_of_trials(&self) -> Arrival {
         self.arrival.unwrap_or(Arrival::Constant)
@@ -343,8 +343,8 @@ impl LoadArgs {
         })
     }
 
-    /// Returns a description of the whole load, of which this machine may send only a part. Writes numbers in one form
-    /// (`10000` for `10k`), because all machines must compute the same hash of the options.
+    /// Returns a description of the whole load, even if this machine sends only a part of it. Each number is written in
+    /// a single form, for example `10k` as `10000`, because all machines must compute the same hash of the options.
     pub(crate) fn whole(&self, typed: &TypedOptions, approach: &ConnectionArgs, server: &str) -> WholeLoad {
         let seconds = |time: Option<Duration>| time.map(|time| time.as_secs_f64());
         let options = load_options(typed)

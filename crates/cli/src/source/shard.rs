@@ -7,7 +7,7 @@ use mailrun_load::source::{PlanHash, Shard, SourceShard};
 use mailrun_measurement::RunId;
 use std::time::Duration;
 
-/// If the load begins sooner than this, the user is not told when it begins, because the wait is hardly noticed.
+/// Shortest wait for the start of a load that is announced to the user. A shorter wait is hardly noticed.
 const MIN_ANNOUNCED_WAIT: Duration = Duration::from_secs(2);
 
 /// Options for one part of a load that several machines send.
@@ -75,7 +75,8 @@ impl ShardArgs {
     }
 }
 
-/// Returns the id of the whole run, which all parts compute alike from the plan and the start time.
+/// Returns the id of the whole run. All parts compute the same id, because it depends only on the plan and the start
+/// time.
 pub(crate) fn run_id(part: &SourceShard) -> RunId {
     part.plan.run_id(&part.start_at.to_string())
 }

@@ -42,9 +42,9 @@ pub(crate) fn assert_refused<'a>(rows: impl IntoIterator<Item = (Vec<String>, Ve
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
-/// A command line, and the pieces that its answer must contain, separated by bars. Blanks separate
-/// the words of the command line, and `␣` is a blank within a word. DIR is a directory with the
-/// files of [`files`], and AT stands for a `--start-at` option with a time.
+/// A command line, and the texts that its error message must contain, separated by `|`. Blanks separate the words of
+/// the command line, and `␣` stands for a blank within a word. `DIR` stands for a directory with the files of
+/// [`files`], and `AT` for a `--start-at` option with a time.
 type Row = (&'static str, &'static str);
 
 const SERVERS: &[Row] = &[
@@ -624,8 +624,8 @@ const SHARDS: &[Row] = &[
     ("source 127.0.0.1:2 --shard=0/9 AT --messages=5 --sessions=9", "too few for 9 parts"),
 ];
 
-/// Each row has an option's name in another tool, and the mailrun commands that the test runs with it. Last comes a
-/// text that the error must contain, usually mailrun's own name.
+/// Each row has the name of an option that mailrun lacks, for example because another tool has it, the commands that
+/// the test runs with this option, and a text that the error must contain. Usually, this is the name of our option.
 const NAMES: &[(&str, &[&str], &str)] = &[
     ("--size", &["source 127.0.0.1:1", "bench"], "--message-size"),
     ("--auth", &["source 127.0.0.1:1", "bench"], "--user"),
@@ -686,7 +686,8 @@ fn files(place: &Path) {
     fs::write(place.join("taken/smtp-source"), "a tool").unwrap();
 }
 
-/// Splits a command line into words. `AT` stands for a `--start-at`, `DIR` for `place`, and `␣` for a blank.
+/// Splits a command line into words. Replaces `AT` with a `--start-at` option, `DIR` with `place`, and `␣` with a
+/// blank.
 fn words(line: &str, place: &Path) -> Vec<String> {
     let place = place.to_str().unwrap();
     let word = |word: &str| match word {

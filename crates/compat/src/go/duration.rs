@@ -7,7 +7,7 @@ const MILLISECOND: u128 = 1_000_000;
 const SECOND: u128 = 1_000_000_000;
 
 /// Formats a duration to the nanosecond. A duration of at least a second is given in hours, minutes and seconds, and a
-/// shorter one in a single smaller unit.
+/// shorter duration in milliseconds, microseconds or nanoseconds.
 pub(crate) fn duration(time: Duration) -> String {
     let nanoseconds = time.as_nanos();
     match nanoseconds {
@@ -39,7 +39,7 @@ fn decimal(number: u128, unit: u128) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// Formats a time to the second (RFC 3339). An offset of zero is written as `Z`.
+/// Formats a time to the second (RFC 3339). If the offset from UTC is zero, it is written as `Z`.
 pub(crate) fn timestamp(time: &Zoned) -> String {
     let zone = if time.offset().is_zero() { "Z" } else { "%:z" };
     time.strftime(&format!("%Y-%m-%dT%H:%M:%S{zone}")).to_string()

@@ -31,8 +31,8 @@ pub(crate) enum FlagKind {
     Valued,
 }
 
-/// Parses the flags in `words` up to the first word that is not a flag, and passes each to `set`. Returns the remaining
-/// words.
+/// Parses the flags in `words` up to `--` or the first word that is not a flag, and passes the name and the value of
+/// each flag to `set`. Returns the remaining words.
 pub(crate) fn parse(
     mut words: &[String],
     kind: impl Fn(&str) -> Option<FlagKind>,
@@ -89,7 +89,8 @@ pub(crate) fn quoted(text: &[u8]) -> String {
     out
 }
 
-/// Writes one character as Go does inside quotes. `mark` is the quotation mark around the text, which must be escaped.
+/// Writes one character of a quoted text as Go does. `mark` is the quotation mark around the text. If `c` is this mark,
+/// it is escaped.
 pub(crate) fn quote(c: char, mark: char, out: &mut String) {
     let short = match c {
         '\u{7}' => 'a',

@@ -22,8 +22,8 @@ use options::Options;
 use std::process::ExitCode;
 use std::rc::Rc;
 
-/// Runs go-mades-bench and returns its exit status: 0 if no message is missing or corrupt or if the user interrupted
-/// the run, 1 after a fatal error or if a message is missing or corrupt, and 2 after a bad flag.
+/// Runs go-mades-bench and returns its exit status: 2 after a bad flag, and 1 after a fatal error. The status is also 1
+/// if a message is missing or corrupt, unless the user interrupted the run. Otherwise it is 0.
 pub(super) fn run(call: &Invocation) -> ExitCode {
     let options = match Options::parse(&call.arguments) {
         Ok(options) => options,

@@ -36,7 +36,7 @@ struct ObserverState {
 struct StageProgress {
     reported: ReportedStage,
     latencies: LatencyHistogram,
-    /// Time at which the last message of the run reached this stage, or `None` if some are still missing.
+    /// Time at which the last message of the run reached this stage, or `None` if some messages have not reached it.
     completed: Option<Duration>,
 }
 

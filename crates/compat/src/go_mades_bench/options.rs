@@ -215,7 +215,7 @@ enum FlagType {
     Text,
 }
 
-/// All flags, each with its type and help text, in the order in which Go's usage lists them: sorted by name.
+/// All flags, each with its type and help text. They are sorted by name, as in the usage texts of Go programs.
 const FLAGS: [(&str, FlagType, &str); 19] = [
     ("durable", FlagType::Boolean, "Should AMQP messages sent to the API broker be persisted"),
     ("goroutines", FlagType::Number, "Number of go routines to use when sending"),

@@ -22,7 +22,7 @@ const CREDIT: u32 = 1_000;
 /// Maximum number of messages in transit. It bounds memory, because a table holds each message in transit.
 const MAX_IN_TRANSIT: u64 = 1_000_000;
 /// Time-out of a single message: one year, which is practically forever, because go-mades-bench has no such time-out.
-/// Instead, the whole run ends if no message arrives for the time of `--timeout`.
+/// Instead, the whole run ends if no message arrives for as long as `--timeout` says.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// Time for which the bench still reads late messages after the last expected one has arrived. go-mades-bench waits
 /// for the same time.
@@ -86,8 +86,8 @@ pub(super) fn plan(
     })
 }
 
-/// Returns the value of `-max-in-transit` (0 means no limit), reduced to the number of messages in the run and to
-/// `MAX_IN_TRANSIT`.
+/// Returns how many messages may be in transit: the value of `-max-in-transit` (0 means no limit), but at most the
+/// number of messages in the run, and at most `MAX_IN_TRANSIT`.
 fn in_transit(options: &Options) -> u64 {
     let all = if options.messages == 0 { MAX_IN_TRANSIT } else { options.messages.min(MAX_IN_TRANSIT) };
     if options.max_in_transit == 0 { all } else { options.max_in_transit.min(all) }

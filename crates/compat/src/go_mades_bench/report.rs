@@ -22,8 +22,8 @@ pub(super) struct StageLine<'a> {
     pub(super) latencies: &'a LatencyHistogram,
     pub(super) limit: u64,
     pub(super) event_bytes: u64,
-    /// Time from the start of the run until all messages had reached this stage or, if some have not, until now or the
-    /// end of the run.
+    /// Time from the start of the run until all messages had reached this stage. If some messages have not reached it,
+    /// the time until the end of the run, or until now if the run continues.
     pub(super) duration: Duration,
 }
 
@@ -74,7 +74,7 @@ impl fmt::Display for GoFloat {
 mod tests {
     use super::*;
 
-    /// Final report that go-mades-bench (commit b243801) printed for the numbers of the first test.
+    /// Final report that go-mades-bench (commit b243801) printed for the same numbers as in the first test below.
     const ORIGINALS: &str = "\
 ==============================================================================
 Started at       : 2022-11-22T11:16:58+01:00

@@ -1,7 +1,7 @@
-//! The stages of messages that go-mades-bench reports in each mode, with the message sizes from which it computes mb/s.
+//! The message stages that go-mades-bench reports in each mode, with the message sizes from which it computes mb/s.
 use mailrun_mades_bench::{MadesMode, MessageStage};
 
-/// Size in bytes that go-mades-bench assumes, instead of measuring it, for an event and for a toolbox's reply.
+/// Size in bytes that go-mades-bench assumes for an event and for a toolbox's reply. It does not measure these sizes.
 const EVENT_BYTES: u64 = 100;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,5 +1,5 @@
 //! go-smtp-source's commands, as Go's net/smtp sends them, and its reaction to replies. An unexpected reply ends the
-//! connection.
+//! connection and, after most commands, the whole program.
 use super::message::HOSTNAME;
 use super::reply::{self, ParsedReply};
 use super::run_state::{GoSourceRun, REPLY_TIMEOUT};

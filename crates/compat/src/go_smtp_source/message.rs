@@ -1,4 +1,4 @@
-//! A message of go-smtp-source: generated headers with a body that all messages share, or an unchanged file.
+//! A message of go-smtp-source: generated headers with a body that all messages share, or the content of a file.
 use super::options::Options;
 use super::subject::subject;
 use crate::go::reason;
@@ -11,7 +11,7 @@ use std::io::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 pub(super) const HOSTNAME: &str = "localhost";
-/// Length of a body line without its line end.
+/// Length in bytes of the lines of a generated body, without their line ends.
 const LINE_BYTES: usize = 80;
 
 #[derive(Debug)]
@@ -24,17 +24,18 @@ pub(super) struct GoSourceMessage {
 struct GoHeaderTemplate {
     before_subject: Vec<u8>,
     subject: String,
-    /// Id of this run for the Message-Id. It contains the start time besides the process id, because in a container the
-    /// process id is often 1.
+    /// Part of each Message-Id that identifies this run: the process id and the start time. The process id alone is not
+    /// enough, because in a container it is often 1.
     run: String,
 }
 
 impl GoSourceMessage {
-    /// Reads the file that the options name or, without one, generates a body and a template for the headers.
+    /// Reads the message file if the options name one. Otherwise generates a body and a template for the headers.
     ///
     /// # Errors
     ///
-    /// Fails if the file cannot be read, with go-smtp-source's error text, or if `--trace` cannot add its header.
+    /// Fails with go-smtp-source's error text if the file cannot be read. Also fails if `--trace` is given and the
+    /// trace header cannot be added.
     pub(super) fn new(options: &Options) -> Result<Self, String> {
         let (head, text, follows_head) = match &options.file {
             Some(path) => (None, read(path)?, false),
@@ -60,8 +61,8 @@ impl GoSourceMessage {
     }
 }
 
-/// Returns true if `text` ends with a CR that forms a CRLF with the line feed after `text`. Of several CRs in a row,
-/// Go's DotWriter lets only the first, the third and so on begin a CRLF, so their number must be odd.
+/// Returns true if `text` ends with a CR that forms a CRLF with the line feed after `text`. If several CRs come in a
+/// row, Go's DotWriter lets only the first, the third and so on begin a CRLF, so the number of CRs must be odd.
 fn ends_in_return(text: &[u8]) -> bool {
     text.iter().rev().take_while(|&&byte| byte == b'\r').count() % 2 == 1
 }

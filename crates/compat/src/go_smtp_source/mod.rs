@@ -47,8 +47,8 @@ fn send(options: Options) -> Result<(), FatalError> {
     print_end(&run)
 }
 
-/// Prints the line of `--report`, and fails if a message was not sent. With `-v`, first prints go-smtp-source's
-/// messages about its shutdown, although this program has no such steps.
+/// Prints the line of `--report`, and fails if a message was not sent. With `-v`, first prints the messages with which
+/// go-smtp-source describes its shutdown, although this program does not shut down in these steps.
 fn print_end(run: &GoSourceRun) -> Result<(), FatalError> {
     run.verbose(|| "Client opening session context has been canceled".to_owned());
     if run.options.reuses_connection {

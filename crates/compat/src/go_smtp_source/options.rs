@@ -12,7 +12,7 @@ pub(super) struct Options {
     pub(super) body_bytes: i64,
     pub(super) sessions: i64,
     pub(super) sender: String,
-    /// Format of the subject in the syntax of Go's `Printf`, into which the number of the message is inserted.
+    /// The subject, as a format string of Go's `Printf`. Its argument is the number of the message.
     pub(super) subject: String,
     pub(super) reuses_connection: bool,
     pub(super) is_verbose: bool,
@@ -92,7 +92,8 @@ impl Options {
         self.recipients.max(1)
     }
 
-    /// Returns the number of sessions to start. More sessions than messages would be idle, so they are not started.
+    /// Returns the number of sessions to start. It is never higher than the number of messages, because further
+    /// sessions would have nothing to send.
     pub(super) fn active_sessions(&self) -> u64 {
         self.sessions.max(1).min(self.messages).unsigned_abs()
     }

@@ -3,7 +3,7 @@ use std::cell::Cell;
 use std::time::Duration;
 
 /// Token bucket that holds as many tokens as a message has recipients. The bucket is full at the start. Each message
-/// empties it, so the next one must wait until it is full again.
+/// empties it, so the next message must wait until the bucket is full again.
 #[derive(Debug)]
 pub(super) struct RateLimiter {
     /// Time that the empty bucket takes to fill. Zero means that there is no limit.
@@ -23,7 +23,8 @@ impl RateLimiter {
         !self.interval.is_zero()
     }
 
-    /// Returns the time at which the caller may send. The next caller's time is at least `interval` later.
+    /// Returns the time at which the caller may send, `now` or later. The next caller gets a time that is at least
+    /// `interval` later.
     pub(super) fn reserve(&self, now: Duration) -> Duration {
         let due = self.full_at.get().max(now);
         self.full_at.set(due.saturating_add(self.interval));

@@ -1,5 +1,5 @@
-//! Parses replies as Go's net/textproto does. The code of a reply is the code of its first line. The first line with
-//! this code and without a hyphen after it ends the reply.
+//! Parses replies as Go's net/textproto does. The code of a reply is the code of its first line. The reply ends with
+//! the first line in which a blank, not a hyphen, follows this code.
 use crate::go::flags::quoted;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -31,7 +31,8 @@ pub(super) struct GoSourceRun {
 }
 
 impl GoSourceRun {
-    /// Reads files and looks up names in the same order as go-smtp-source, so that the same error is reported first.
+    /// Reads files and looks up names in the same order as go-smtp-source. If several of these steps would fail, both
+    /// programs therefore report the same error.
     pub(super) fn new(options: Options, allowed: PublicTargets) -> Result<Self, FatalError> {
         if options.target.is_empty() {
             return Err(FatalError("host is missing".to_owned()));
@@ -72,8 +73,8 @@ impl GoSourceRun {
         Some(number)
     }
 
-    /// Begins a message, whose latency is measured from this call on. Must be called after the wait for the rate limit,
-    /// which is not part of the latency.
+    /// Begins a message and the measurement of its latency. Must be called after the wait for the rate limit, because
+    /// this wait is not part of the latency.
     pub(super) fn task(&self, number: i64) -> MessageTask {
         MessageTask { number, began: self.options.own_options.needs_times().then(clock::now) }
     }
@@ -87,8 +88,9 @@ impl GoSourceRun {
     }
 
     /// Returns the address of a message's recipient in three parts, to be written one after the other. `place` is the
-    /// recipient's index. If a message has several recipients, each address begins with a number. With `--trace`, the
-    /// number is at the end of the local part, because the receiver of traced mail looks for it there.
+    /// index of the recipient in the message. If messages have several recipients, each address begins with a number.
+    /// With `--trace`, the number is at the end of the local part, because the receiver of traced mail looks for it
+    /// there.
     pub(super) fn recipient(&self, message: i64, place: i64) -> [Cow<'_, str>; 3] {
         let Options { recipients: each, recipient, own_options: extras, .. } = &self.options;
         if *each <= 1 {

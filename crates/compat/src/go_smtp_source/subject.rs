@@ -1,11 +1,12 @@
-//! Formats the subject as Go's fmt package does, with one argument, an integer (`%d`, `%05d`, `%#x`, `%[1]*d` …).
+//! Formats the subject as Go's `Printf` does. The only argument of the format is an integer, the number of the message.
+//! It can be used in many ways: `%d`, `%05d`, `%#x`, `%[1]*d` and so on.
 
 /// Largest width and precision that Go accepts in a format.
 const MAX_WIDTH: i64 = 1_000_000;
 /// Text that Go appends if the format did not use its argument. This program cuts the text off, as go-smtp-source does.
 const EXTRA_ARGUMENT: &str = "%!(EXTRA";
 
-/// Inserts the number of a message into the user's format for the subject, as Go's `Printf` does it.
+/// Inserts the number of a message into the user's format for the subject, as Go's `Printf` does.
 pub(crate) fn subject(format: &str, number: i64) -> Vec<u8> {
     let mut printer =
         SubjectFormatter { rest: format.as_bytes(), out: Vec::new(), number, is_used: false, is_reordered: false };

@@ -37,8 +37,8 @@ impl DialTarget {
     ///
     /// # Errors
     ///
-    /// Returns an error if the lookup fails, with Go's error text, or if an address is public and public addresses are
-    /// not allowed.
+    /// Fails with Go's error text if the lookup fails. Also fails if an address is public and public addresses are not
+    /// allowed.
     pub(super) async fn addresses(&self) -> Result<Vec<SocketAddr>, String> {
         let port = port_of(&self.port)?;
         let addresses = match (self.address, self.host.parse()) {

@@ -5,8 +5,8 @@ use std::sync::LazyLock;
 
 const END: &[u8; 5] = b"\r\n.\r\n";
 
-/// Shared by all sessions, because building the finder takes time: it selects code for the processor's vector
-/// instructions.
+/// Searches for `END`. All sessions share the finder, because building one takes time: it selects code for the
+/// processor's vector instructions.
 static FINDER: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(END));
 
 /// Finds the end of data, even if it is split between blocks. The input so far ends with the first `matched` bytes of
@@ -23,8 +23,8 @@ impl EndOfData {
         Self { matched: 2 }
     }
 
-    /// Searches `block` for the end of data. If it is found, returns how many bytes of the block belong to the message,
-    /// including the end of data.
+    /// Searches `block` for the end of data. If `block` contains it, returns how many bytes of the block belong to the
+    /// message, including the end of data.
     pub(super) fn find(&mut self, block: &[u8]) -> Option<usize> {
         let mut at = 0;
         // The previous block may have ended with the beginning of a match. The finder below searches only one block, so

@@ -60,8 +60,8 @@ pub(super) enum Reject {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ReplyDelay {
     pub(super) seconds: u32,
-    /// Probability in per cent that `seconds` are added to the delay, which starts at zero. After each addition, the
-    /// sink draws again, until a draw fails. If `odds` is 0, the delay is always `seconds`.
+    /// Probability in per cent that the sink adds `seconds` to the delay, which starts at zero. After each addition,
+    /// the sink draws again with the same probability. If `odds` is 0, the delay is always `seconds`.
     pub(super) odds: u32,
 }
 

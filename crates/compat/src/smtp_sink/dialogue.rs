@@ -36,7 +36,8 @@ pub(super) trait DialogueObserver {
     /// Passes a piece of a message to the observer, for example to store it. The last piece contains the end of data.
     fn content(&mut self, octets: &[u8]);
     fn message_complete(&mut self);
-    /// Called when the sink accepts a `.`. If the `.` ended a message, the sink is now responsible for that message.
+    /// Called when the sink answers a `.` with success. If the `.` ended a message, the sink is now responsible for
+    /// that message.
     fn message_accepted(&mut self);
     fn transaction_reset(&mut self);
     fn quit_accepted(&mut self);
@@ -80,8 +81,8 @@ pub(super) struct SmtpSinkDialogue {
     settings: Rc<Settings>,
     state: SmtpSinkState,
     in_transaction: bool,
-    /// Number of accepted recipients since MAIL. Signed because, for LMTP, Postfix's smtp-sink subtracts one for each
-    /// reply to a message, and the result may be negative.
+    /// Number of accepted recipients since MAIL. The number is signed because Postfix's smtp-sink, in LMTP, subtracts
+    /// one for each reply to a message, and the result may be negative.
     recipients: i32,
     /// Number of replies to `.` that must still be written, and the error that they report, if any.
     owed_replies: (i32, Option<Reject>),
@@ -165,7 +166,7 @@ impl SmtpSinkDialogue {
         self.handle_command(b".", out, observer)
     }
 
-    /// Handles one line, if a whole one has arrived. Only CRLF ends a line, not a bare LF.
+    /// Handles one line, if a whole line has arrived. Only CRLF ends a line, not a bare LF.
     fn take_line(
         &mut self,
         input: &mut &[u8],
@@ -219,7 +220,8 @@ impl SmtpSinkDialogue {
         self.apply_rule(command, word, rest, out, observer)
     }
 
-    /// Does what the options request for this command, in this order: log it, disconnect, send 421, reject it, delay.
+    /// Does what the options request for this command, in this order: logs it, disconnects, sends 421 and disconnects,
+    /// rejects the command, or delays the reply.
     fn apply_rule(
         &mut self,
         command: Command,

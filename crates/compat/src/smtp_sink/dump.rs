@@ -26,7 +26,8 @@ const MAX_NAME_ATTEMPTS: u32 = 100;
 /// unnamed file until it is complete.
 const MEMORY_LIMIT: usize = 64 * 1024;
 
-/// Failure of a file operation. It ends the program, because the manual of smtp-sink does not say what to reply.
+/// Failure of a file operation. It ends the program, because the manual of smtp-sink does not say which reply the
+/// client should get.
 #[derive(Debug, thiserror::Error)]
 #[error("{act} {path}: {}", reason(.source))]
 pub(super) struct DiskError {
@@ -73,7 +74,7 @@ struct OpenDump {
 #[derive(Debug)]
 enum DumpStorage {
     OwnFile(BufWriter<File>),
-    /// For `-D`: the complete message is appended to a file that all messages share.
+    /// For `-D`: once the message is complete, it is appended to a file that all messages share.
     SharedFile {
         memory: Vec<u8>,
         overflow: Option<File>,
@@ -224,8 +225,8 @@ fn random_id() -> u32 {
     getrandom::u32().expect("Linux has random numbers once it runs programs")
 }
 
-/// Creates a file whose name is `start` followed by a random number. Missing directories are created as well. Returns
-/// the file, its path and the number.
+/// Creates a file whose name is `start` followed by a random number. Creates missing directories as well. Returns the
+/// file, its path and the number.
 fn create(start: &str) -> Result<(File, String, u32), DiskError> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create_new(true).mode(FILE_MODE);

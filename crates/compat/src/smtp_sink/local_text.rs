@@ -1,5 +1,5 @@
-//! Converts a message from the wire to a local file. It removes each CR, and the first dot of a line, which SMTP adds
-//! (dot stuffing).
+//! Converts a message from the wire format to the format of local files. Removes each CR. Also removes a dot at the
+//! start of a line, because SMTP clients put a dot in front of such lines (dot stuffing).
 
 #[derive(Debug, Default)]
 pub(super) struct LocalText {

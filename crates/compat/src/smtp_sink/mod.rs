@@ -43,14 +43,15 @@ use std::time::Duration;
 
 /// Number of file descriptors that the process needs for everything other than sessions, such as files and timers.
 const RESERVED_DESCRIPTORS: u64 = 64;
-/// Pause before the sink accepts connections again, after file descriptors have run out.
+/// Pause after a failed attempt to accept a connection, for example because file descriptors have run out.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(10);
 const SIGNAL_POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Time that clients have to send QUIT once the limit of `-M` is reached.
 const QUIT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Runs smtp-sink, which prints messages on standard error and the counter of `-c` on standard output. The exit status
-/// is 0 after the limit of `-n` or `-M`, and after a signal with `--trace` or `--report`. It is 1 otherwise.
+/// Runs smtp-sink, which prints messages on standard error and the counts of `-c` on standard output. The exit status
+/// is 0 if the sink ended because the limit of `-n` or `-M` was reached. With `--trace` or `--report`, it is also 0
+/// after a signal. Otherwise it is 1.
 pub(super) fn run(call: &Invocation) -> ExitCode {
     let stderr = StderrWriter::new(&call.program);
     let refused = |StartupError(lines): StartupError| {
@@ -155,7 +156,7 @@ async fn drain_clients(sink: &Rc<SmtpSink>) -> SinkExit {
 }
 
 /// Drops the privileges that opening the socket may have needed: switches to the user of `-u` and to the root directory
-/// of `-R`. Without a user, the root directory is ignored, as in Postfix's smtp-sink.
+/// of `-R`. Without `-u`, ignores `-R`, as Postfix's smtp-sink does.
 fn drop_privileges(settings: &Settings, stderr: &StderrWriter) -> Result<(), String> {
     let Some(name) = &settings.user else { return Ok(()) };
     let unknown = || format!("unknown user: {name}");

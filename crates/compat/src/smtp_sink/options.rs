@@ -28,7 +28,7 @@ pub(super) struct Settings {
     pub(super) address: String,
     pub(super) backlog: i32,
     pub(super) family: Family,
-    /// Size of the socket's buffers (SO_SNDBUF and SO_RCVBUF), or `None` for the kernel's default.
+    /// Size of the socket's buffers (SO_SNDBUF and SO_RCVBUF) in bytes, or `None` for the kernel's default.
     pub(super) window_bytes: Option<i32>,
     pub(super) user: Option<String>,
     pub(super) root: Option<String>,
@@ -37,7 +37,7 @@ pub(super) struct Settings {
     pub(super) replies: ConfiguredReplies,
     pub(super) hostname: String,
     pub(super) is_lmtp: bool,
-    /// `-A`: seconds from DATA until the sink sends 550, although the message has not ended.
+    /// `-A`: seconds from DATA until the sink sends 550 and disconnects, although the message has not ended.
     pub(super) abort_after: Option<u32>,
     /// `-H`: seconds from DATA until the sink begins to read the message.
     pub(super) body_delay: u32,
@@ -98,7 +98,8 @@ impl Settings {
         }
     }
 
-    /// Processes the option letters one by one, so that the first mistake is reported, as in Postfix's smtp-sink.
+    /// Processes the option letters one by one, so that the first of several mistakes is reported, as in Postfix's
+    /// smtp-sink.
     pub(super) fn read(call: &Invocation) -> Result<Self, StartupError> {
         let mut settings = Self::new(&call.program);
         let words = settings.own_options.parse_front(&call.arguments).map_err(StartupError::fatal)?;
@@ -317,7 +318,7 @@ fn escaped(letter: u8) -> u8 {
     }
 }
 
-/// Reads an octal number of up to three digits, of which the caller has already read `first`. A number above 255 wraps
+/// Reads the rest of an octal number of up to three digits that begins with the digit `first`. A number above 255 wraps
 /// around, as in Postfix's smtp-sink.
 fn octal(first: u8, rest: &mut std::iter::Peekable<impl Iterator<Item = u8>>) -> u8 {
     let mut value = first - b'0';

@@ -86,8 +86,8 @@ impl Session {
         }
     }
 
-    /// Counts the session, and then closes the connection. In this order, a client that sees the connection closed also
-    /// sees the count.
+    /// Counts the session before closing the connection, so that a client that sees the connection closed already finds
+    /// the session counted.
     async fn close(mut self) {
         if let Err(error) = self.dump.abandon() {
             self.sink.fail(&error);
@@ -213,7 +213,7 @@ async fn with_timeout<T>(
 }
 
 /// Runs one step of the dialogue, whose replies go into the sink's write buffer. Prints new counts before the replies
-/// can be sent, so that a client that has received a reply also sees its count.
+/// can be sent, so that a client that has received the reply to its message already finds the message counted.
 fn run_and_hold<'s>(
     recorder: &mut SessionRecorder<'s>,
     act: impl FnOnce(&mut Vec<u8>, &mut SessionRecorder<'s>) -> SmtpSinkStep,
@@ -226,7 +226,7 @@ fn run_and_hold<'s>(
     step
 }
 
-/// Records the events of a session in the counters, dumps, traces, the log and on the terminal.
+/// Records the events of a session in the counters, the dump files, the statistics of traced mail and the logs.
 struct SessionRecorder<'a> {
     sink: &'a SmtpSink,
     dump: &'a mut SessionDump,

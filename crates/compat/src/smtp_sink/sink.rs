@@ -18,7 +18,8 @@ const KEPT_BUFFER_LIMIT: usize = 256 * 1024;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum SinkExit {
-    /// The limit of sessions (`-n`) or messages (`-M`) was reached or, with `--trace` or `--report`, a signal arrived.
+    /// The limit of QUIT commands (`-n`) or messages (`-M`) was reached, or a signal arrived. Signals are handled only
+    /// with `--trace` or `--report`.
     Done,
     Failed(String),
 }
@@ -36,7 +37,7 @@ pub(super) struct SmtpSink {
     read_buffer: RefCell<PageAlignedBuffer>,
     write_buffer: RefCell<Vec<u8>>,
     sessions: Cell<usize>,
-    /// Number of clients that wait for the reply to a complete message, because `-W .` delays it.
+    /// Number of clients that wait for the reply to a complete message, because `-W` delays this reply.
     pending_replies: Cell<usize>,
     exit: RefCell<Option<SinkExit>>,
     accept_waker: RefCell<Option<Waker>>,
@@ -77,7 +78,7 @@ impl SmtpSink {
         self.write_buffer.take()
     }
 
-    /// Puts the write buffer back together with its unsent bytes, which the session sends in its next step.
+    /// Puts the write buffer back with its unsent bytes. The session takes the buffer again to send them.
     pub(super) fn keep_unsent(&self, out: Vec<u8>) {
         *self.write_buffer.borrow_mut() = out;
     }

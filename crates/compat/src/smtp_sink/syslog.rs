@@ -7,7 +7,7 @@ use std::ffi::OsStr;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 
-/// Facility LOG_MAIL and severity LOG_INFO.
+/// Priority of all lines in the log: facility LOG_MAIL and severity LOG_INFO.
 const PRIORITY: u8 = (2 << 3) | 6;
 const SOCKET_PATH: &str = "/dev/log";
 const MAX_ARGUMENT_BYTES: usize = 100;
@@ -22,8 +22,7 @@ pub(super) struct Syslog {
 }
 
 impl Syslog {
-    /// Creates the log without connecting. Its lines begin with the file name of the path by which the program was
-    /// called.
+    /// Creates the log without connecting. Each line names the program by the file name in the path `program`.
     pub(super) fn new(program: &str, zone: TimeZone) -> Self {
         let name = Path::new(program).file_name().and_then(OsStr::to_str).unwrap_or(program);
         Self { name: name.to_owned(), zone, socket: RefCell::default() }

@@ -7,7 +7,8 @@ const DIRECTIVES: &str = "aAbBcCdDeFgGhHIjklmMnpPrRsStTuUVwWxXyYzZ%";
 /// Flags that may be between the percent sign and the letter of a directive.
 const FLAGS: &str = "_-0^#";
 
-/// Expands a template, in which a sequence that is not a directive stays unchanged, as in glibc.
+/// Replaces the directives in a template, such as `%Y`, with parts of `time`. A percent sign that does not begin a
+/// directive stays unchanged, as in glibc.
 pub(crate) fn expand(template: &str, time: &Zoned) -> String {
     let config = Config::new().custom(PosixCustom::new()).lenient(true);
     let time = BrokenDownTime::from(time);
@@ -32,8 +33,8 @@ pub(crate) fn expand(template: &str, time: &Zoned) -> String {
     result
 }
 
-/// Returns the length of the directive at the start of the text. It consists of a percent sign, flags, a width, a
-/// modifier and a letter.
+/// Returns the length of the directive at the start of the text in bytes. A directive consists of a percent sign and a
+/// letter. Flags, a width and a modifier may come between them.
 fn directive_length(text: &str) -> usize {
     let is_prefix = |c: char| FLAGS.contains(c) || c.is_ascii_digit() || matches!(c, 'E' | 'O');
     let mut letters = text.char_indices().skip(1).skip_while(|(_, c)| is_prefix(*c));

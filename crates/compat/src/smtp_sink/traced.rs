@@ -13,11 +13,11 @@ pub(super) struct TraceStats {
     runs: RunTallies,
     recognised: u64,
     corrupt: u64,
-    /// Messages with a trace header whose body a relay has converted to 7-bit.
+    /// Number of messages with a trace header and a body that a relay has converted to 7-bit.
     converted: u64,
     foreign: u64,
     duplicates: u64,
-    /// Recipients that were not checked for duplicates, because that would have needed too much memory.
+    /// Number of recipients that were not checked for duplicates, because that would have needed too much memory.
     unchecked: u64,
     latencies: Latencies,
 }

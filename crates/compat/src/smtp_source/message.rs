@@ -1,4 +1,5 @@
-//! Messages of smtp-source, whose headers and body are rendered once. Each message only adds the parts that vary.
+//! Renders the messages of smtp-source. Most of the headers and the body are rendered only once, and each message adds
+//! the parts that vary.
 use super::options::Options;
 use super::recipient::RecipientGenerator;
 use crate::source::dialect::RenderContext;
@@ -11,7 +12,7 @@ use mailrun_smtp::data;
 use std::io::Write;
 
 const DEFAULT_BODY: &str = "La de da de da 1.\r\nLa de da de da 2.\r\nLa de da de da 3.\r\nLa de da de da 4.\r\n";
-/// Length of the lines, including the line end, in a body whose length the user has set.
+/// Length in bytes of the lines, including CRLF, in a body whose length the user has set (`-l`).
 const LINE_BYTES: usize = 80;
 
 #[derive(Debug)]
@@ -54,8 +55,8 @@ impl SmtpSourceMessage {
         Ok(Self { message, head })
     }
 
-    /// Writes a message, whose Message-Id contains the number of remaining messages. If there are more sessions than
-    /// messages, this number is negative but printed as an unsigned int, as in Postfix's smtp-source.
+    /// Writes a message, with the number of remaining messages in its Message-Id. If there are more sessions than
+    /// messages, this number is negative, but printed as an unsigned int, as in Postfix's smtp-source.
     pub(super) fn render(
         &self,
         place: RenderContext,

@@ -224,8 +224,8 @@ fn positive(what: &str, argument: &str) -> Result<u32, CommandLineError> {
     numbers::positive(argument).ok_or_else(|| CommandLineError::bad_argument(format!("bad {what}: {argument}")))
 }
 
-/// An error in the command line, which is printed in Postfix's format: the word by which the program was called, a
-/// label, and one line.
+/// An error in the command line. It is printed in Postfix's format, for example `smtp-source: fatal: bad message count:
+/// x`.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum CommandLineError {
     Usage(Option<BadOption>),

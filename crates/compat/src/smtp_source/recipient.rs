@@ -26,8 +26,8 @@ pub(super) struct RecipientGenerator {
     style: NumberStyle,
     /// The number that the next recipient gets, counted from 0.
     next: Cell<u32>,
-    /// Largest number in a recipient's address, after which numbers start again from 0. With `--trace` it is lower,
-    /// because a trace can distinguish only a limited number of recipients of a message.
+    /// Largest number in a recipient's address. After it, numbers start again from 0. With `--trace`, the limit is
+    /// lower, because a trace can distinguish only a limited number of recipients of a message.
     max_number: u32,
 }
 
@@ -77,8 +77,8 @@ impl RecipientGenerator {
         out.extend_from_slice(self.domain.as_bytes());
     }
 
-    /// Writes the address for the `To:` header. Only in the style `CountedBehind` does this address contain a number:
-    /// `last`, the number of the transaction's last recipient.
+    /// Writes the address for the `To:` header. In the style `CountedBehind`, this address contains `last`, the number
+    /// of the transaction's last recipient. In the other styles, it contains no number.
     pub(super) fn write_header(&self, last: Option<u32>, out: &mut Vec<u8>) {
         self.write(last.filter(|_| self.style == NumberStyle::CountedBehind), out);
     }

@@ -24,13 +24,13 @@ pub(super) struct SmtpSourceRun {
     pub(super) shared: SharedState,
     remaining: Cell<i32>,
     sent: Cell<u32>,
-    /// Generator for random delays, whose seed is the process id, as in Postfix's smtp-source.
+    /// Generator for random delays. Its seed is the process id, as in Postfix's smtp-source.
     rng: RefCell<StdRng>,
 }
 
 impl SmtpSourceRun {
-    /// Reads files, looks up names and renders messages in the same order as Postfix's smtp-source, so that the same
-    /// error is reported first.
+    /// Reads files, looks up names and renders messages in the same order as Postfix's smtp-source. If several of these
+    /// steps would fail, both programs therefore report the same error.
     pub(super) fn new(options: Options, stderr: StderrWriter, allowed: PublicTargets) -> Result<Self, FatalError> {
         let content = MessageBody::new(&options)?;
         let target = EndpointAddress::parse(&options.target, OptionalPart::Port, options.family).map_err(FatalError)?;

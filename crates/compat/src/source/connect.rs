@@ -10,7 +10,7 @@ use std::time::Duration;
 /// The name of a system call that failed, and its error.
 pub(crate) type CallError = (&'static str, io::Error);
 
-/// Connects to `target` with socket buffers of `buffer_bytes` or, for `None`, of the kernel's default size.
+/// Connects to `target`, with the kernel's default size of the socket buffers if `buffer_bytes` is `None`.
 pub(crate) async fn connect(target: &EndpointAddress, buffer_bytes: Option<u32>) -> Result<Socket, CallError> {
     let descriptor = new_socket(target, buffer_bytes).map_err(|error| ("socket", error.into()))?;
     let outcome = match target {

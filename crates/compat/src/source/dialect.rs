@@ -11,7 +11,7 @@ use tokio::sync::Semaphore;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MessageTask {
-    /// Number of the message, counted from 1, or always 0 in smtp-source.
+    /// Number of the message, counted from 1. In smtp-source, which does not number its messages, it is always 0.
     pub(crate) number: i64,
     /// Time at which a session took up the message, or `None` if neither traces nor the report need the time.
     pub(crate) began: Option<Duration>,
@@ -75,7 +75,8 @@ pub(crate) struct Failure {
 
 #[derive(Debug)]
 pub(crate) enum FailureCause {
-    /// The server sent an unexpected reply, or a command could not be sent. The text describes the error.
+    /// The server sent an unexpected reply, or a command was not sent because an address in it contained a line break.
+    /// The text describes the error.
     Refused(String),
     EndlessReply,
     End,
@@ -91,8 +92,8 @@ pub(crate) trait Dialect: Sized + 'static {
 
     async fn first_message(&self) -> Option<MessageTask>;
 
-    /// Takes up the next message for a session, after the pause that the options demand. Returns `None` if none is
-    /// left.
+    /// Takes up the next message for a session, after the pause that the options demand. Returns `None` if no message
+    /// is left.
     async fn next_message(&self) -> Option<MessageTask>;
 
     fn take_message(&self) -> Option<MessageTask>;
@@ -146,7 +147,7 @@ pub(crate) trait Dialect: Sized + 'static {
 
     fn write_message(&self, place: RenderContext, out: &mut Outbox);
 
-    /// Called with each command that was written, without its line end. At the end of a message, this is `.`.
+    /// Called with each command that was written, without its line end. The end of a message counts as the command `.`.
     fn command_written(&self, _line: &[u8], _diagnostics: &mut Vec<Diagnostic>) {}
 
     /// Called when `count` messages have been written. Their replies have not arrived yet.

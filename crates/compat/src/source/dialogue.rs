@@ -162,7 +162,8 @@ impl Dialogue {
         }
     }
 
-    /// Writes the client's greeting or, if the dialect has no greeting, begins the message at once.
+    /// Writes the client's greeting, such as EHLO. If the dialect sends no greeting in this state, begins the message
+    /// at once.
     fn greet<D: Dialect>(&mut self, state: DialogueState, run: &D, output: &mut Output<'_>) -> Result<Step, String> {
         let start = output.out.bytes().len();
         if !run.write_hello(state, output.out.bytes()) {

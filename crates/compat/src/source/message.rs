@@ -1,4 +1,4 @@
-//! The messages of a run in wire format, which share one body that is rendered once.
+//! The messages of a run in wire format. They share one body, which is rendered only once.
 use crate::trace_header::TraceHeaderWriter;
 use mailrun_net::Outbox;
 use mailrun_smtp::data;

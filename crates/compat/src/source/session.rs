@@ -65,7 +65,7 @@ struct Connection<D: Dialect> {
     read_ahead: Vec<u8>,
     pending_output: PendingOutput,
     queued: Option<Queued>,
-    /// Number of messages that were added to the output since all output was last written.
+    /// Number of messages that were added to the output. It returns to zero when all output has been written.
     messages: u32,
     /// Step at which the dialogue pauses, such as the start of TLS. The session performs it once all output is written.
     final_step: Option<Step>,
@@ -224,7 +224,8 @@ impl<D: Dialect> Connection<D> {
         Ok(())
     }
 
-    /// Writes the pending output and the outbox, and returns true if no bytes are left to write.
+    /// Writes the bytes that the socket did not accept earlier, or else the shared buffer `outbox`. Returns true if no
+    /// bytes are left to write.
     fn flush(&mut self, run: &D, outbox: &mut Outbox) -> io::Result<bool> {
         let written = self.pending_output.flush(outbox, &mut self.stream)?;
         if matches!(written, FlushStatus::All | FlushStatus::Partial { is_progress: true }) {
@@ -253,7 +254,8 @@ pub(super) struct PendingOutput {
 pub(super) enum FlushStatus {
     Nothing,
     All,
-    /// The socket accepts no more bytes for now. `is_progress` is set if a write was tried, which restarts the timeout.
+    /// The socket accepts no more bytes for now. If `is_progress` is set, at least one write was tried, and the timeout
+    /// starts again.
     Partial {
         is_progress: bool,
     },

@@ -10,7 +10,7 @@ impl FileSystem {
         self.paths_by(inode, &|directory| directory.seen.iter().collect())
     }
 
-    /// Returns the paths of a file or directory whose names are durable, so that a power cut cannot remove them.
+    /// Returns the paths of a file or directory that consist only of durable names, which are on the media.
     pub fn durable_paths(&self, inode: Inode) -> Vec<String> {
         self.paths_by(inode, &|directory| directory.durable.iter().collect())
     }
@@ -22,8 +22,8 @@ impl FileSystem {
     ) -> Vec<String> {
         let mut paths = Vec::new();
         // Climb from the file to the root. Each entry of `open` has a directory, the path from there to the file, and
-        // the set of directories on that path. No path passes a directory twice, because directories may form a cycle
-        // if only some renames are durable.
+        // the set of directories on that path. If only some renames are durable, directories may form a cycle, so end a
+        // path that would pass a directory for the second time.
         let mut open = vec![(inode, String::new(), BTreeSet::from([inode]))];
         while let Some((at, below, passed)) = open.pop() {
             if at == ROOT {

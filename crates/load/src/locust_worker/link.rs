@@ -26,7 +26,8 @@ const LINGER: Duration = Duration::from_millis(150);
 /// Largest worker index that fits into the upper 12 bits of a message number. It replaces any larger index from the
 /// master, because a larger index would overwrite the bits for the stage of the load.
 const MAX_INDEX: u64 = (MESSAGE_NUMBERS >> NUMBERS_LOG2) - 1;
-/// A smaller difference from the master's clock is not corrected, because it may be the travel time of a message.
+/// Differences from the master's clock of less than this many seconds are not corrected, because they may be the travel
+/// time of a message.
 const LEAST_SKEW_S: f64 = 1.0;
 /// Clock differences of ten years or more are ignored, because one of the clocks was probably never set.
 const MOST_SKEW_S: f64 = 315_360_000.0;
@@ -52,8 +53,8 @@ pub(super) struct MasterLink {
     /// next report tells the master this number.
     left_out: u64,
     clock: MasterClockExchange,
-    /// Seconds by which the master's clock is ahead of ours, according to the last `spawn`. This
-    /// value is used only until `clock` has measured the difference.
+    /// Seconds by which the master's clock is ahead of ours, according to the time in the master's
+    /// last `spawn` message. This value is used only until `clock` has measured the difference.
     offset_s: i64,
     has_said_absent: bool,
 }
@@ -280,8 +281,8 @@ impl MasterLink {
         report
     }
 
-    /// Returns the number of seconds to add to this host's clock to get the master's clock. The
-    /// number is measured or, without a measurement, taken from the last `spawn`.
+    /// Returns the number of seconds to add to this host's clock to get the master's clock. If the
+    /// difference has not been measured yet, the number comes from the master's last `spawn` message.
     fn offset_s(&self) -> f64 {
         self.clock.estimate(clock::now()).map_or(self.offset_s as f64, |estimate| estimate.offset_s)
     }
@@ -321,8 +322,9 @@ impl MasterLink {
     }
 }
 
-/// Returns the host name, an underscore and a random ID, with which each identity of this process at the master begins.
-/// A master takes the part before the underscore as the host, and distributes the users of a test over the hosts.
+/// Returns the prefix of the identities under which this process registers with the master: the host name, an
+/// underscore and a random ID. A master takes the part before the underscore as the host, and distributes the users of
+/// a test over the hosts.
 fn process_identity() -> Result<String> {
     let host = rustix::system::uname().nodename().to_string_lossy().replace('_', "-");
     let host: String = host.chars().filter(char::is_ascii).take(64).collect();
@@ -365,8 +367,8 @@ impl LoadOrder {
         self.ended.get().is_some()
     }
 
-    /// Returns the reason if the load ended by itself. Only the first call returns it, so that it
-    /// is reported once.
+    /// Returns the reason if the load ended by itself. Only the first call returns the reason, so
+    /// that it is reported only once.
     pub(super) fn take_failure(&self) -> Option<String> {
         lock(&self.failure).take()
     }

@@ -27,7 +27,7 @@ pub struct LocustWorkerOptions {
     pub max_sessions: u32,
     /// Names of the servers to which a master may direct load, in the form that `server_name` returns.
     pub targets: Vec<String>,
-    /// Function that converts any text for a server to the form used in `targets` ([`WorkerLimits::server_name`]).
+    /// Function that converts any way to write a server to the form used in `targets` ([`WorkerLimits::server_name`]).
     pub server_name: fn(&str) -> Option<String>,
     /// Time that messages in transit have to finish when the load is stopped.
     pub drain: Duration,
@@ -36,7 +36,7 @@ pub struct LocustWorkerOptions {
 }
 
 /// Works for a master until the master says `quit`, or until SIGINT or SIGTERM. For each test, `load_for` returns the
-/// options of the load. It gets the server that the master has named, or `None` for the worker's own server.
+/// options of the load. Its argument is the server that the master has named, or `None` for the worker's own server.
 ///
 /// # Errors
 ///

@@ -24,7 +24,8 @@ const DAY_NS: Ns = 86_400 * 1_000_000_000;
 /// Position of the lowest bit of the route's number in a message number. The 32 bits below it count the messages of the
 /// route.
 const ROUTE_SHIFT: u32 = 32;
-/// Maximum number of routes, including removed routes. With more, message numbers would not fit into a trace.
+/// Maximum number of routes, including removed routes. With more routes, message numbers would not fit into the trace
+/// header of a message.
 pub(super) const MAX_ROUTES: u16 = 1 << 10;
 /// Maximum number of overdue messages that a route remembers in case they still arrive. If there are more, the oldest
 /// are forgotten.
@@ -143,7 +144,8 @@ pub(super) struct OpenMessage {
 }
 
 impl OpenMessage {
-    /// Returns the day on which the message was due before any correction of the clock, when it was counted as created.
+    /// Returns the day on which the message was due by the clock at its creation, before any correction of the clock.
+    /// The account has counted the message as created on this day.
     fn day(&self) -> u64 {
         day_of(self.due_ns.saturating_add_signed(self.clock_set_ns.saturating_neg()))
     }
@@ -192,7 +194,7 @@ pub(super) struct RouteAccount {
     pub(super) buckets: [Buckets; ProbeStage::ALL.len()],
     open: BTreeMap<u64, OpenMessage>,
     missing: VecDeque<MissingMessage>,
-    /// Time at which the server last accepted a message. In this field and the next, 0 means never.
+    /// Time at which the server last accepted a message. In this field and the next field, 0 means never.
     pub(super) last_accepted_ns: Ns,
     pub(super) last_delivered_ns: Ns,
     pub(super) days: BTreeMap<u64, Day>,
@@ -253,9 +255,9 @@ impl Account {
         open.filter(|(_, message)| message.answer.is_none()).map(|(number, _)| *number).collect()
     }
 
-    /// Returns the route's answered messages that had not arrived `lost_after_ns` after they were due. Arrivals are
-    /// known only up to `seen_until_ns`. A message whose time was not over by then is left out, because it may have
-    /// arrived unseen.
+    /// Returns the messages of a route that were answered by the server, but had not arrived `lost_after_ns` after they
+    /// were due. Arrivals are known only up to `seen_until_ns`. A message that still had time to arrive then is left
+    /// out, because it may have arrived unseen since.
     pub(super) fn overdue(&self, route: u16, seen_until_ns: Ns, lost_after_ns: Ns) -> Vec<u64> {
         let open = self.routes.get(&route).into_iter().flat_map(|route| &route.open);
         let is_overdue = |message: &OpenMessage| {

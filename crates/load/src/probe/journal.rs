@@ -1,4 +1,5 @@
-//! The journal is the file in which a probe records what became of its messages, to know it after a restart.
+//! The journal is the file in which a probe records what became of its messages, so that it does not lose this
+//! knowledge in a restart.
 //!
 //! The first line is a snapshot of the account (counts and messages in flight), and each further line is a later event.
 //! Every line begins with its CRC-32C. If a probe is killed, the file may end in part of a line, which the next probe
@@ -23,7 +24,8 @@ const PREFIX_BYTES: usize = 9;
 pub(super) trait Storage {
     /// Returns the content of the file, or `None` if it does not exist yet.
     fn read(&mut self) -> io::Result<Option<Vec<u8>>>;
-    /// Replaces the file's content. On success, the new content is on disk, and on failure, the old content remains.
+    /// Replaces the file's content. On success, the new content is on disk. On failure, the file has either the old
+    /// content or the new content, and no mixture.
     fn replace(&mut self, content: &[u8]) -> io::Result<()>;
     fn append(&mut self, bytes: &[u8]) -> io::Result<()>;
     /// Waits until everything appended is on disk.
@@ -69,8 +71,8 @@ impl<S: Storage> Journal<S> {
         content.map(|content| recover(&content)).transpose()
     }
 
-    /// Replaces the file by a new one that contains only a snapshot of this account. This also repairs the file after a
-    /// write that has failed.
+    /// Replaces the file with a new file that contains only a snapshot of this account. This also repairs the file
+    /// after a write that has failed.
     pub(super) fn compact(&mut self, account: &Account) -> Result<(), String> {
         let result = line(&Snapshot { version: VERSION, account }).and_then(|content| {
             self.storage.replace(&content)?;
@@ -85,8 +87,9 @@ impl<S: Storage> Journal<S> {
         }
     }
 
-    /// Appends events to the file. If `durable` is set, waits until they are on disk. `account` must not contain these
-    /// events yet, because its snapshot first replaces the file if that is too long or the last write failed.
+    /// Appends events to the file. If `durable` is set, waits until they are on disk. If the file is too long, or the
+    /// last write failed, a snapshot of `account` first replaces the file. `account` must therefore not contain these
+    /// events yet.
     pub(super) fn append(&mut self, events: &[Event], account: &Account, durable: bool) -> Result<(), String> {
         if self.fault.is_some() || self.event_bytes > MAX_EVENT_BYTES {
             self.compact(account)?;
@@ -242,7 +245,7 @@ mod tests {
         account
     }
 
-    /// Returns a journal with all test events, and the account as it is after each event.
+    /// Returns the content of a journal with all test events, and the account before the first and after each event.
     fn written() -> (Vec<u8>, Vec<Account>) {
         let storage = MemoryStorage::default();
         let mut journal = Journal::new(storage.clone());

@@ -1,5 +1,5 @@
-//! Composes a probe's messages. Each is small, has a trace header by which a sink recognises it, and is marked as sent
-//! by a machine.
+//! Composes a probe's messages. Each message is small, and is marked as sent by a machine. Its trace header tells the
+//! receiver which message of which run it is.
 use super::options::RouteOptions;
 use crate::send::{HeaderField, MessageParts, compose, set_header};
 use anyhow::{Result, anyhow};
@@ -9,7 +9,8 @@ use mailrun_measurement::{ClockId, RunId, Trace};
 use memchr::memmem;
 use std::time::Duration;
 
-/// Due time of a message, and the clock from which the time was read.
+/// Time at which a message was due, and the clock of this time: the monotonic clock if the server is on this host, and
+/// otherwise the wall clock.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Creation {
     pub(super) time: Duration,
@@ -54,8 +55,8 @@ pub(super) fn render(
     Ok(line)
 }
 
-/// Replaces characters that are not printable ASCII by `?`. In a header, they would have to be
-/// encoded, and a server might change the encoding.
+/// Replaces each character that is not printable ASCII with `?`. In a header, such characters would have to be encoded,
+/// and a server might change the encoding.
 fn printable_name(name: &str) -> String {
     name.chars().map(|letter| if letter.is_ascii_graphic() || letter == ' ' { letter } else { '?' }).collect()
 }

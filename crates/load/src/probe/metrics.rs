@@ -1,15 +1,15 @@
-//! The probe's `/metrics`, in the text format of Prometheus.
+//! Writes what the probe serves at `/metrics`, in the text format of Prometheus.
 use super::account::{Ns, ProbeStage, RouteAccount};
 use super::pacer::{Probe, Route, Skip};
 use mailrun_measurement::buckets::BOUNDS_S;
 use mailrun_text::metrics_text::{Exposition, MetricsText};
 use std::collections::HashMap;
 
-/// State that the probe's main loop updates, and from which the HTTP server's thread answers `/metrics`.
+/// State that the probe's main loop updates. The thread of the HTTP server reads it to answer requests for `/metrics`.
 pub(super) struct Shared {
     pub(super) probe: Probe,
     pub(super) journal: JournalState,
-    /// Maps the number of a route to the Unix time in seconds at which the server's certificate expires.
+    /// Maps the number of a route to the time at which its server's certificate expires, in seconds since 1970.
     pub(super) certificates: HashMap<u16, i64>,
     /// Maps the number of a route to true if its sink or mailbox can be read at present.
     pub(super) watches: HashMap<u16, bool>,

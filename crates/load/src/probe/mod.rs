@@ -55,7 +55,7 @@ use watch::{Found, Report, WatchThread};
 const TICK: Duration = Duration::from_millis(250);
 /// How long an ending probe waits for the server's answers to messages that are being sent.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
-/// Pause before the next attempt to write a daily report that could not be written.
+/// Pause after a failed attempt to write a daily report.
 const REPORT_RETRY: Duration = Duration::from_secs(600);
 
 enum Input {
@@ -70,15 +70,15 @@ struct Outcome {
     certificate_ends: Option<i64>,
 }
 
-/// Sends messages and watches their arrival until SIGINT or SIGTERM.
+/// Sends messages and watches for their arrival until SIGINT or SIGTERM.
 ///
 /// # Errors
 ///
-/// Fails if the directory `state` cannot be used, if the first line of the account in it is damaged, if there are too
-/// many routes, or if the HTTP server cannot listen.
+/// Fails if the directory `state` cannot be used, if the first line of the journal in this directory is damaged, if
+/// there are too many routes, or if the HTTP server cannot listen.
 pub fn run(options: ProbeOptions) -> Result<()> {
     let ProbeOptions { routes, state, http, http_name, mut reload } = options;
-    // If the probe can reload its configuration, SIGHUP makes it do so. Otherwise, SIGHUP ends the probe.
+    // SIGHUP reloads the configuration if the caller has passed `reload`. Otherwise, SIGHUP ends the probe.
     let interrupt = if reload.is_some() { Interrupt::watch_without_hangup()? } else { Interrupt::watch()? };
     let hangups = reload.as_ref().map(|_| SighupWatch::watch()).transpose()?;
     let unusable = |reason: String| anyhow!("cannot use the directory {} (--state): {reason}", state.display());
@@ -231,7 +231,7 @@ impl Shell {
     }
 
     /// Returns the wall-clock time. If the clock was set since the last call, first shifts the schedules and the due
-    /// times of messages in flight by the same amount. Otherwise, messages might seem overdue.
+    /// times of messages in flight by the same amount. Without this shift, messages might seem overdue.
     fn wall_ns(&mut self, shared: &mut Shared) -> Ns {
         let now_ns = unix_ns();
         if let Some(event) = shared.probe.compare_clocks(now_ns, ns(clock::now())) {
@@ -320,7 +320,8 @@ impl Shell {
         }
     }
 
-    /// Waits up to `pause` for a report from a thread, and handles all reports that have arrived.
+    /// Waits up to `pause` for another thread to report a server's answer or arrived messages, and handles all reports
+    /// that have come.
     fn take_input(&mut self, input: &Receiver<Input>, pause: Duration) {
         let mut next = input.recv_timeout(pause).ok();
         while let Some(one) = next {
@@ -397,7 +398,7 @@ impl Shell {
         }
     }
 
-    /// Records events that have happened: first in the journal, and then in the account.
+    /// Records events that have happened, first in the journal file and then in the account in memory.
     fn record(&mut self, shared: &mut Shared, events: &[Event]) {
         if events.is_empty() {
             return;

@@ -28,7 +28,7 @@ pub struct RouteOptions {
     pub from: String,
     pub to: String,
     pub interval: Duration,
-    /// Time after which a message that has not arrived counts as lost.
+    /// A message that has not arrived this long after it was due counts as lost.
     pub lost_after: Duration,
     /// Time limit for a connection and for each reply.
     pub timeout: Duration,

@@ -48,8 +48,8 @@ pub(super) struct Route {
     /// Time on the monotonic clock up to which all arrivals on the route are known, or `None` before the first report.
     /// A message whose time limit ends later cannot count as lost yet.
     seen_until: Option<Ns>,
-    /// Monotonic time at which a sink last said that it had removed unreported arrivals. An overdue message that was
-    /// due before this time counts as in doubt and not as lost, because it may have arrived.
+    /// Monotonic time at which a sink last said that it had dropped arrivals before the probe read them. An overdue
+    /// message that was due before this time counts as in doubt and not as lost, because it may have arrived.
     missed_until: Option<Ns>,
     pub(super) skipped: [u64; Skip::ALL.len()],
     /// True if the server accepted the last message. `None` if no message was sent since the start.
@@ -60,12 +60,13 @@ pub(super) struct Route {
 /// counted the arrival already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Witness {
-    /// A sink that has reported to this process before. `listed` leaves out the arrivals of its earlier reports.
+    /// A sink that has reported to this process before. `listed` leaves out the arrivals of earlier reports, so the
+    /// remaining arrivals are new.
     Sink,
     /// A sink that reports to this process for the first time. An earlier process may have counted its arrivals.
     NewSink,
-    /// A mailbox, which several routes may share. It reports each of its messages once to this process, but may have
-    /// reported it to an earlier process.
+    /// A mailbox, which several routes may share. It reports each of its messages only once to this process, but an
+    /// earlier process may have had the same report.
     Mailbox { first_route: u16 },
 }
 
@@ -88,19 +89,20 @@ pub(super) struct Due {
 pub(super) struct Probe {
     pub(super) account: Account,
     pub(super) routes: Vec<Route>,
-    /// The first message number of this process, for each route. Earlier numbers belong to earlier processes.
+    /// Each route with the number of its first message in this process. Lower numbers belong to earlier processes.
     own_from: Vec<(u16, u64)>,
     /// Messages that were reported to this process as arrived.
     told: Ledger,
-    /// Messages that were found in mailboxes, to recognise second copies in the same mailbox. A ledger marks pairs of a
-    /// message and a recipient number. Here, the number of the mailbox's first route serves as the recipient number,
-    /// so that each mailbox has its own marks.
+    /// Messages that were found in mailboxes, to recognise a second copy in the same mailbox. A ledger marks pairs of a
+    /// message number and a recipient number. Here, the recipient number is the number of the mailbox's first route, so
+    /// that each mailbox has its own marks.
     in_mailbox: Ledger,
     /// Maps the address of a sink to the name of its list, and to the number of arrivals that it has reported to this
-    /// process. A new watch thread, for example after SIGHUP, gets all arrivals again, so `listed` skips this many.
+    /// process. A new watch thread, for example after SIGHUP, gets the whole list again, so `listed` skips this number
+    /// of arrivals.
     sinks: HashMap<String, (String, u64)>,
-    /// Wall clock minus monotonic clock at the first comparison or, later, after the last time that the wall clock was
-    /// set. A change of at least `CLOCK_SET_NS` shows that the wall clock was set again.
+    /// Wall clock minus monotonic clock when the clocks were first compared or, later, when the probe last noticed that
+    /// the wall clock was set. A change of at least `CLOCK_SET_NS` shows that it was set again.
     clock_offset_ns: Option<i128>,
     pub(super) clock_sets: u64,
 }
@@ -129,7 +131,8 @@ impl Probe {
     }
 
     /// Makes the probe send on these routes only. A known route keeps its counts and, unless its interval has changed,
-    /// its schedule. Returns false if there would be more than `MAX_ROUTES`, including removed routes.
+    /// its schedule. Returns false if the account would contain more than `MAX_ROUTES` routes. Removed routes stay in
+    /// the account, so they count as well.
     #[must_use]
     pub(super) fn set_routes(&mut self, paces: Vec<Pace>, now_ns: Ns) -> bool {
         let numbers: Option<Vec<u16>> = paces.iter().map(|pace| self.account.open_route(&pace.name)).collect();
@@ -161,7 +164,7 @@ impl Probe {
     }
 
     /// Checks whether the wall clock was set since the last call. If so, moves all schedules by the same amount, and
-    /// returns an event that does the same for messages in flight. Without this, these messages might seem overdue.
+    /// returns an event that moves the due times of messages in flight. Otherwise, these messages might seem overdue.
     pub(super) fn compare_clocks(&mut self, wall_ns: Ns, monotonic_ns: Ns) -> Option<Event> {
         let offset = i128::from(wall_ns) - i128::from(monotonic_ns);
         let by = offset - *self.clock_offset_ns.get_or_insert(offset);
@@ -202,7 +205,8 @@ impl Probe {
         due
     }
 
-    /// Returns the event that must be in the journal before the message is sent.
+    /// Returns the event that must be in the journal before the message is sent, so that a restarted probe knows the
+    /// message.
     pub(super) fn created(&self, due: &Due) -> Event {
         let watched = self.route(due.number).is_some_and(|route| route.pace.is_watched);
         Event::Created { number: due.number, due_ns: due.due_ns, watched }
@@ -309,8 +313,8 @@ impl Probe {
     }
 
     /// Converts a monotonic time to wall-clock time, so that it can be compared with the due times of messages. Uses
-    /// `clock_offset_ns` and not the present difference of the clocks, because the due times were last corrected with
-    /// `clock_offset_ns`.
+    /// `clock_offset_ns` instead of the present difference of the clocks: if the wall clock was just set, the due times
+    /// have not been moved yet and still fit `clock_offset_ns`.
     fn wall_ns(&self, monotonic_ns: Ns) -> Ns {
         let wall_ns = i128::from(monotonic_ns) + self.clock_offset_ns.unwrap_or_default();
         Ns::try_from(wall_ns.max(0)).unwrap_or(Ns::MAX)

@@ -1,4 +1,4 @@
-//! The daily report of a route, in the same form as for any other run: `run.json`, and `report.md` for people.
+//! Writes the daily report of a route. As for any other run, there is a `run.json`, and a `report.md` for people.
 use super::account::{Day, ProbeStage};
 use super::options::RouteOptions;
 use anyhow::{Context, Result};

@@ -61,7 +61,7 @@ struct Truth {
     copies: u64,
 }
 
-/// Simulated servers, at which a pseudo-random number decides the fate of each message.
+/// Simulated servers. A pseudo-random number decides what happens to each message.
 struct World {
     /// Answers and arrivals that are still to come, ordered by their time.
     future: BTreeMap<(Ns, u64), Happening>,
@@ -262,8 +262,8 @@ fn in_a_week_the_account_is_right_and_nothing_grows() {
     for size in &sizes {
         assert!(size.file < 400 << 10 && size.account < 120 << 10 && size.in_flight < 400, "{sizes:?}");
     }
-    // Allow the account to grow by 10 %, and by 64 bytes for each lost message. It keeps lost messages in case they
-    // still arrive.
+    // Allow the account to grow by 10 %, and by 64 bytes for each lost message. The account keeps lost messages in case
+    // they still arrive.
     let (first, last) = (&sizes[1], &sizes[6]);
     assert!(
         last.account < first.account + first.account / 10 + 64 * (last.missing - first.missing) as usize,

@@ -1,4 +1,4 @@
-//! Threads that report which messages have arrived. There is one for each sink and for each mailbox.
+//! Threads that report which messages have arrived. Each sink and each mailbox has its own thread.
 use super::options::Watch;
 use crate::sink::arrivals::{Arrival, ArrivalList};
 use crate::sink::{MailboxOptions, MailboxWatch, ProbeMail};
@@ -15,15 +15,15 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum length of a sink's response in bytes. The longest list of arrivals that a sink sends is about half as long.
 const MAX_RESPONSE_BYTES: usize = 1 << 20;
-/// Pause before a mailbox that could not be opened is tried again. It doubles with each failure, up to `LONGEST_RETRY`.
+/// Pause after a mailbox could not be opened. It doubles with each further failure, up to `LONGEST_RETRY`.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LONGEST_RETRY: Duration = Duration::from_secs(60);
 /// Assumed maximum time from a message's arrival in a mailbox until the probe finds it. If the user has set a polling
-/// interval, it is added to this time.
+/// interval, this interval is added.
 const MAILBOX_LAG: Duration = Duration::from_secs(10);
-/// A probe that deletes mail reopens the mailbox after this time, so that the mailbox lists its messages again. Later,
-/// the probe reopens the mailbox at intervals of `LATER_PASSES`. It deletes a message only when it finds the message
-/// again after recording its arrival, so a probe that is killed before that leaves the message to the next probe.
+/// A probe that deletes mail reopens the mailbox after this time, and later at intervals of `LATER_PASSES`. Each time,
+/// it finds the messages in the mailbox again, and deletes each message whose arrival is in the journal by then. If the
+/// probe is killed before that, the message stays in the mailbox, and the next process of the probe finds it.
 const FIRST_PASS: Duration = Duration::from_secs(10);
 const LATER_PASSES: Duration = Duration::from_secs(300);
 /// Interval at which a pausing thread checks whether it should end.
@@ -32,8 +32,9 @@ const STOP_POLL: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(super) struct Report {
     pub(super) found: Found,
-    /// Monotonic time up to which the thread has reported all arrivals. `None` if mail may have arrived that the thread
-    /// has not found yet. An error is the reason why the sink or mailbox cannot be read at present.
+    /// Monotonic time up to which the thread has reported all arrivals. `None` if this time is unknown, for example
+    /// because the mailbox was opened only recently. An error is the reason why the sink or mailbox cannot be read at
+    /// present.
     pub(super) seen_until: Result<Option<Duration>, String>,
 }
 
@@ -99,7 +100,8 @@ pub(super) fn name_of(watch: &Watch) -> Option<String> {
     }
 }
 
-/// Merges the watches of two routes on the same sink or mailbox. Mail stays in the mailbox if either route keeps it.
+/// Merges the options of two routes that watch the same sink or mailbox. Mail stays in the mailbox if at least one of
+/// the routes keeps its mail.
 pub(super) fn join(watch: &mut Watch, other: &Watch) {
     if let (Watch::Mailbox { keep, .. }, Watch::Mailbox { keep: other, .. }) = (watch, other) {
         *keep |= other;
@@ -179,8 +181,8 @@ fn read_mailbox(options: &MailboxOptions, run: RunId, send: &dyn Fn(Report) -> b
     }
 }
 
-/// Reports the messages of an open mailbox until the thread is stopped, or until the time `until`. Returns true only if
-/// it has reported all messages, because `until` is reached and the mailbox was readable all the time.
+/// Reports the messages of an open mailbox until the thread is stopped, or until the time `until`. Returns true if it
+/// has reported all messages: `until` was reached, and the mailbox was readable all the time.
 fn follow(
     watch: &mut MailboxWatch,
     lag: Duration,

@@ -51,9 +51,9 @@ impl FromStr for HeaderField {
 
 #[derive(Clone, Debug)]
 pub struct MessageParts<'a> {
-    /// Sender of the envelope, without brackets.
+    /// Sender of the envelope, without angle brackets.
     pub from: &'a str,
-    /// Recipients of the envelope, without brackets.
+    /// Recipients of the envelope, without angle brackets.
     pub to: &'a [String],
     /// Name of this host, which becomes part of the Message-ID.
     pub host: &'a str,
@@ -120,8 +120,8 @@ pub fn with_crlf(text: &[u8]) -> Result<Vec<u8>> {
     Ok(lines)
 }
 
-/// Replaces all header fields of the same name by `field`, at the place of the first of them. If the message has no
-/// such field, adds `field` at the end of the header. Each line of the message must end in `<CRLF>`.
+/// Replaces the first header field of the same name with `field`, and removes the others. If the message has no such
+/// field, adds `field` at the end of the header. Each line of the message must end in `<CRLF>`.
 pub fn set_header(message: &[u8], field: &HeaderField) -> Vec<u8> {
     let HeaderField { name, value } = field;
     let value = match value.is_ascii() {

@@ -122,7 +122,8 @@ pub fn targets_of(server: &str, allowed: AllowedTargets) -> Result<Vec<SendTarge
     Ok(endpoints.into_iter().map(|endpoint| SendTarget::Server { name: name.to_owned(), endpoint }).collect())
 }
 
-/// Starts a shell command, with the other end of the returned connection as its standard input and output.
+/// Starts a shell command, and returns a connection to it. The command's standard input and output are the other end of
+/// this connection.
 fn start(command: &str) -> io::Result<(Socket, Child)> {
     let (ours, theirs) = UnixStream::pair()?;
     ours.set_nonblocking(true)?;

@@ -6,8 +6,8 @@ use mailrun_smtp::client::{GaveUp, Verb};
 use std::io::ErrorKind;
 use std::time::Duration;
 
-/// Stage at which a message was rejected or the session failed. Each stage has the same exit status as in swaks. If the
-/// connection fails, the exit status is 2, as with our other commands.
+/// Stage at which a message was rejected or the session failed. Each stage has the same exit status as in swaks. Only a
+/// failed connection has the exit status 2, as in our other commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendStage {
     Connect,
@@ -69,10 +69,10 @@ impl SendStage {
 /// Exit status if only some of the recipients were accepted.
 const PARTLY_ACCEPTED: u8 = 1;
 
-/// Result of sending the message, from which the last line and the exit status are made.
+/// Result of the attempt to send the message. It determines the last line of output and the exit status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SendEnd {
-    /// The message was accepted for `accepted` of all `recipients`. `reply` is the last positive reply.
+    /// The server accepted the message for `accepted` of `recipients` recipients. `reply` is its last positive reply.
     Accepted {
         accepted: usize,
         recipients: usize,
@@ -86,7 +86,7 @@ pub enum SendEnd {
 #[derive(Clone, Debug)]
 pub struct SendReport {
     pub end: SendEnd,
-    /// Time from the beginning of the connection to the end of the session.
+    /// Time from before the first attempt to connect until the end of the session.
     pub took: Duration,
     /// Time on the monotonic clock at which the server accepted the message, if it did.
     pub answered_at: Option<Duration>,

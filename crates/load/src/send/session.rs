@@ -24,13 +24,13 @@ pub(super) struct SingleMessage {
     dsn_parameters: DsnParameters,
     /// Set if the session ends before MAIL, so that no message is sent.
     stops_before_mail: bool,
-    /// Command after which the session ends (`--quit-after`), or `None` if it sends the whole message.
+    /// Step after which the session ends (`--quit-after`), or `None` if it sends the whole message.
     stops_after: Option<QuitAfter>,
     timeout: Duration,
     has_begun: bool,
     is_over_tls: bool,
     accepted_recipients: usize,
-    /// Number of recipients for which the server accepted the message after its content was sent.
+    /// Number of recipients for whom the server has accepted the message itself, and not only the RCPT command.
     delivered: usize,
     /// Last positive reply to the message, for the report.
     acceptance: String,
@@ -76,7 +76,7 @@ impl SingleMessage {
         }
     }
 
-    /// Prints a line even if the user has not asked for the dialogue.
+    /// Prints a line even if the user has not asked to see the SMTP dialogue.
     pub(super) fn show(&mut self, text: &str) {
         self.printer.get_or_insert_with(DialoguePrinter::new).event(text);
     }

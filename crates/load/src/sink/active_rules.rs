@@ -35,7 +35,7 @@ pub(super) struct ActiveRules {
     changes: Mutex<Vec<RuleChange>>,
 }
 
-/// Begin or end of a fault that a rule injects, for the record of the run.
+/// Beginning or end of a fault that a rule injects, for the record of the run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RuleChange {
     pub(super) at: Duration,
@@ -183,8 +183,9 @@ impl ActiveRules {
         changes.drain(..excess);
     }
 
-    /// Returns the begin and the end of each injected fault until `now`. A fault begins or ends when its rule is added
-    /// or removed. A stall begins and ends at the times in its rule, which count from the first connection.
+    /// Returns when each injected fault began and ended, up to `now`. A fault begins when its rule is added while the
+    /// sink runs, and ends when its rule is removed. A stall begins and ends at the times in its rule, which count from
+    /// the first connection.
     pub(super) fn changes(&self, first_connection: Option<Duration>, now: Duration) -> Vec<RuleChange> {
         let mut changes = lock(&self.changes).clone();
         let rules = Arc::clone(&lock(&self.current));

@@ -1,9 +1,9 @@
-//! The messages of a run one by one, roughly in the order in which the sink received them. A probe asks the sink for
-//! this list, because the probe records what happened to each message.
+//! Lists the messages of a run one by one, roughly in the order in which the sink received them. A probe asks the sink
+//! for this list, because the probe records what happened to each message.
 //!
 //! The sink derives this list from tallies. A tally has the counts and histograms that one worker has collected in a
 //! quarter of a second. Under a light load, a tally covers one message, so its histograms contain the times of this
-//! message. If a tally covers several messages, the list may exchange their times.
+//! message. If a tally covers several messages, the list may assign the time of one message to another.
 use mailrun_measurement::trace::message_number;
 use mailrun_measurement::{Latencies, Ledger, RunId, RunTally, SinkTally};
 use serde::{Deserialize, Serialize};
@@ -29,8 +29,7 @@ pub(crate) struct Arrival {
     pub(crate) kind: ArrivalKind,
     /// Time from the creation of the message to its delivery in nanoseconds, if known.
     pub(crate) delivered_ns: Option<u64>,
-    /// Time from the creation of the message until its mailbox's server announced it, in
-    /// nanoseconds.
+    /// Time from the creation of the message until the server of its mailbox announced it, in nanoseconds, if known.
     pub(crate) announced_ns: Option<u64>,
 }
 
@@ -42,8 +41,8 @@ pub(crate) struct ArrivalFinder {
 }
 
 impl ArrivalFinder {
-    /// Returns the messages of `run` that are counted in `tally`, the counts of a single worker. If tallies had been
-    /// merged, it would be unclear which time belongs to which message.
+    /// Returns the messages of `run` that are counted in `tally`. This must be the tally of a single worker, because a
+    /// merged tally would not show which time belongs to which message.
     pub(crate) fn of_worker(&mut self, tally: &SinkTally, run: RunId) -> Vec<Arrival> {
         tally.of_run(run).map(|tally| self.of_run(&tally)).unwrap_or_default()
     }
@@ -119,8 +118,7 @@ impl ArrivalLog {
         log
     }
 
-    /// Adds the messages of a run that a worker has counted in `tally`, which must not have been merged with another
-    /// tally.
+    /// Adds the messages of a run that are counted in `tally`, which must be the tally of a single worker.
     pub(super) fn add(&mut self, tally: &SinkTally, run: RunId) {
         let arrivals = self.finder.of_worker(tally, run);
         self.keep(arrivals);

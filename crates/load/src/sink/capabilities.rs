@@ -22,7 +22,7 @@ pub struct CapabilityOptions {
     pub client_ca: Option<PathBuf>,
     pub resumption: SessionResumption,
     pub login: LoginPolicy,
-    /// True if clients must log in before MAIL. Otherwise, they may log in.
+    /// True if clients must log in before MAIL. Otherwise, the login is optional.
     pub requires_auth: bool,
     pub protocol: Protocol,
     pub proxy_header: Proxied,

@@ -164,7 +164,8 @@ impl MonitoredRun for SinkRun {
     }
 }
 
-/// Makes the progress line on the terminal. Recipients appear only if there are more of them than messages.
+/// Makes the progress line for the terminal. The line shows the number of recipients only if it exceeds the number of
+/// messages.
 fn live_line(progress: &LiveProgress, rate_per_s: f64) -> LiveLine {
     let copies = if progress.recipients > progress.delivered { progress.recipients } else { 0 };
     LiveLine::of(progress, progress.delivered, "received", rate_per_s).with_detail(copies, "recipients")
@@ -176,7 +177,7 @@ pub(super) struct SinkCertificates {
 }
 
 impl SinkCertificates {
-    /// Starts to watch for SIGHUP, at which the certificate files are read again.
+    /// Starts to watch for SIGHUP, so that the signal makes the sink read the certificate files again.
     ///
     /// # Errors
     ///

@@ -1,4 +1,5 @@
-//! Answers the end of a message (`.`) if the sink's rules were evaluated for each recipient and have different results.
+//! Answers the end of a message (`.`) if the sink's rules were evaluated for each recipient, and changed the outcome or
+//! caused a delay for at least one recipient.
 //!
 //! In LMTP, each recipient has its own reply (RFC 2033 §4.2), so each is delayed, refused, counted and answered
 //! separately. SMTP has a single reply, and the delays of all recipients add up before it. The first recipient for whom
@@ -66,8 +67,8 @@ pub(super) fn combine(
     RecipientDecision { delay, effect: if recipients.is_empty() { RuleEffect::Drop } else { reply } }
 }
 
-/// Removes the recipients for whom a rule refuses or drops the message from the envelope of the message to store.
-/// `times` is the number of times that the message counts for each recipient.
+/// Removes, from the envelope of the message to store, all recipients for whom a rule refuses or drops the message.
+/// `times` says how many times the message counts for each recipient.
 fn retain_counted(draft: &mut Option<MessageWriter>, mut times: impl Iterator<Item = usize>) {
     if let Some(draft) = draft {
         draft.envelope().recipients.retain(|_| times.next().is_some_and(|times| times > 0));

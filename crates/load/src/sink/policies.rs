@@ -6,8 +6,8 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::time::Duration;
 
-/// A rate limit as a token bucket. It stores only the time at which the bucket will be full (GCRA,
-/// ITU-T I.371), so it does not drift and needs no refills.
+/// A rate limit as a token bucket. It stores only the time at which the bucket will be full (GCRA, ITU-T I.371), so the
+/// rate does not drift, and nothing has to refill the bucket.
 ///
 /// ```text
 /// tokens in the bucket now = burst − (full_at − now) × rate
@@ -46,8 +46,8 @@ pub(super) struct KeyedLimiter {
 
 impl KeyedLimiter {
     /// When there are this many keys, all full buckets are removed, to limit the memory to 5 MB. This changes no
-    /// decision, because a new bucket for the same key is full as well. If no bucket is full, all buckets are removed,
-    /// and each of their keys may then have another burst.
+    /// decision, because a new bucket for the same key is full as well. If no bucket is full, all buckets are removed.
+    /// Each of their keys may then have another burst.
     const MAX_KEYS: usize = 100_000;
 
     pub(super) fn new(rate_per_s: f64, burst: u32) -> Self {
@@ -67,9 +67,9 @@ impl KeyedLimiter {
     }
 }
 
-/// A greylist. A triplet of client, sender and recipient is deferred at first, and accepted when it
-/// comes again later (Harris 2003; RFC 6647 §2.4). If the list is full, the oldest triplet is
-/// forgotten and has to wait again.
+/// A greylist. Mail with a new triplet of client, sender and recipient is deferred at first, and accepted when it comes
+/// again later (Harris 2003; RFC 6647 §2.4). If the list is full, it forgets the oldest triplet, whose mail then has to
+/// wait again.
 #[derive(Debug)]
 pub(super) struct Greylist {
     delay: Duration,
@@ -113,8 +113,7 @@ impl Greylist {
     }
 }
 
-/// Number of open transactions of each domain. A domain is forgotten when its last transaction
-/// ends.
+/// Limits the number of open transactions of each domain. A domain is forgotten when its last transaction ends.
 #[derive(Debug)]
 pub(super) struct DomainCap {
     limit: u32,
@@ -122,7 +121,8 @@ pub(super) struct DomainCap {
     hasher: RandomState,
 }
 
-/// Hash of a domain name. A transaction keeps it, to give back the domain's place in the [`DomainCap`] at its end.
+/// Hash of a domain name. An open transaction keeps it, so that [`DomainCap`] can reduce the domain's count when the
+/// transaction ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DomainKey(u64);
 
@@ -161,8 +161,8 @@ pub(super) fn tarpit(step: Duration, max: Duration, before: u32) -> Duration {
     step.saturating_mul(before).min(max)
 }
 
-/// Limits how many bytes of a message are read per second, with 20 small reads per second. The wait comes before each
-/// read, so that reading a message of n bytes takes at least n / rate.
+/// Limits how many bytes of a message are read per second, by allowing 20 small reads per second. The wait comes before
+/// each read, so that reading a message of n bytes takes at least n / rate.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ReadThrottle {
     octets_per_s: f64,
@@ -186,8 +186,8 @@ impl ReadThrottle {
         if now < self.due { Err(self.due) } else { Ok(self.read_size()) }
     }
 
-    /// Records that this many bytes have been read. A peer that was slower than the rate may not catch up by sending
-    /// faster later.
+    /// Records that this many bytes have been read. If the peer was slower than the rate for some time, it may not
+    /// exceed the rate afterwards to catch up.
     pub(super) fn record_read(&mut self, octets: usize, now: Duration) {
         self.due = self.due.max(now.saturating_sub(self.duration_of(self.read_size()))) + self.duration_of(octets);
     }

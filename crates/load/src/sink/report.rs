@@ -37,14 +37,14 @@ pub(super) struct SinkReport {
     usage_sampler: UsageSampler,
     /// Time at which the first client connected. The times in `stall` rules count from it.
     first_connection: Option<Duration>,
-    /// Counts of the sink when each run was announced to it over HTTP.
+    /// For each run that was announced over HTTP, the sink's counts at the time of the announcement.
     starts: Vec<(RunId, RunStart)>,
     untraced_sample: Option<HeaderSample>,
     /// How long the messages of all runs took until they were delivered, for Prometheus.
     pub(super) delivered: Buckets,
     /// How long the messages of all runs took until the server of a mailbox announced them, for Prometheus.
     pub(super) announced: Buckets,
-    /// Lists of the messages that arrived, for the runs for which an HTTP client has asked `/arrivals/RUN`.
+    /// Arrived messages of each run for which an HTTP client has requested `/arrivals/RUN`.
     arrivals: Vec<(RunId, ArrivalLog)>,
     /// Prefix for the names of arrival lists. Each process uses another prefix, so that clients notice a restart.
     process: String,
@@ -115,8 +115,8 @@ impl SinkReport {
         self.starts.push((run, start));
     }
 
-    /// Returns the messages of a run that arrived after the first `after` ones, which the client already has. From the
-    /// first request for a run on, the sink lists the messages of this run one by one.
+    /// Returns the messages of a run that have arrived, without the first `after` messages, which the client already
+    /// has. From the first request for a run on, the sink lists the messages of this run one by one.
     pub(super) fn arrivals(&mut self, run: RunId, after: u64) -> ArrivalList {
         self.announce(run);
         if !self.arrivals.iter().any(|(known, _)| *known == run) {
@@ -151,8 +151,8 @@ impl SinkReport {
     }
 
     /// Returns the series of a run, which has an entry for each second. A new series begins with the second in which
-    /// the run began. `begin` must be the beginning of any second of the run, because a run's seconds do not begin at
-    /// whole seconds of the clock.
+    /// the run began. `begin` must be the time at which some second of the run begins, because the run's seconds do not
+    /// begin at whole seconds of the clock.
     fn series_of(&mut self, run: Option<RunId>, begin: Duration) -> &mut Series {
         let index = self.series.iter().position(|(known, _)| *known == run).unwrap_or_else(|| {
             self.series.push((run, Series::new(second_of(self.run_start(run, begin), begin))));
@@ -163,8 +163,8 @@ impl SinkReport {
 
     /// Returns the time from which the times in a record count. For a run, this is the time of its announcement.
     /// Without an announcement, it is one second before `first`, the start of the first second for which a worker has
-    /// sent counts. It is not the start of the sink, because that might be more than a week earlier, and `mailrun
-    /// merge` would then refuse the record.
+    /// sent counts. The start of the sink might be more than a week earlier, and `mailrun merge` would then refuse the
+    /// record.
     fn run_start(&self, run: Option<RunId>, first: Duration) -> Duration {
         if run.is_none() {
             return self.began;
@@ -291,8 +291,7 @@ impl SinkReport {
         }
     }
 
-    /// Lists the times since the run began at which a rule was added or removed, or at which a `stall` rule began or
-    /// ceased to act.
+    /// Lists when a rule was added or removed, and when a `stall` rule began or stopped acting, since the run began.
     fn events(&self, origin: Duration, start: &RunStart) -> Vec<EventRow> {
         let changes = self.active_rules.changes(self.first_connection, clock::now());
         let changes = changes.into_iter().filter(|change| change.at >= start.at);

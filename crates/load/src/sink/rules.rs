@@ -28,8 +28,8 @@
 //! "."      / "lose reply"                 the message is accepted, and the connection closed instead of the 250
 //!          / "drop" / "duplicate" / "corrupt"            250, but not counted, counted twice, a byte changed
 //! ```
-//! Mail from <> reports what became of other mail, mostly as a bounce. If rules refused it, nobody would learn that.
-//! Therefore, only delays and rules with "from <>" apply to it.
+//! Mail from <> reports what became of other mail, mostly as a bounce. If rules refused such a report, nobody would
+//! learn what became of that mail. Therefore, only delays, slow reading and rules with "from <>" apply to mail from <>.
 //!
 //! Words that Postfix's smtp-sink uses as well have the same meaning in both programs. Rules are evaluated in their
 //! order. Delays add up, and the first rule that refuses or cuts the connection decides.
@@ -235,7 +235,7 @@ impl Rule {
         self.commands.contain(RuleCommand::Dot) && (self.pattern.is_some() || self.action == RuleAction::Directed)
     }
 
-    /// Returns true if the rule applies to the transaction. `is_notice` tells whether the transaction's sender is <>.
+    /// Returns true if the rule applies to mail from this sender. `is_notice` is true if the sender is <>.
     pub(super) fn matches_sender(&self, is_notice: bool) -> bool {
         let only_delays = matches!(
             self.action,
@@ -248,8 +248,8 @@ impl Rule {
         if is_notice { self.is_for_notices || only_delays } else { !self.is_for_notices }
     }
 
-    /// Returns true if the rule applies to mail for this address. A rule without a pattern applies to every address,
-    /// and to commands that have no address.
+    /// Returns true if the rule applies to a command with this address. A rule without a pattern applies to every
+    /// address, and to commands that have no address.
     pub(super) fn matches_address(&self, address: Option<&Path<'_>>) -> bool {
         self.pattern.as_ref().is_none_or(|pattern| address.is_some_and(|address| pattern.matches(address)))
     }
@@ -583,7 +583,7 @@ impl<'t> RuleTokens<'t> {
         self.words.get(self.next_index).map(|(_, word)| *word)
     }
 
-    /// Returns the next two words in lower case, to compare them with names such as `hang up`.
+    /// Returns the next two words in lower case, to compare them with the names of actions such as `hang up`.
     fn peek_pair(&self) -> String {
         let pair: Vec<String> =
             self.words[self.next_index..].iter().take(2).map(|(_, word)| word.to_ascii_lowercase()).collect();

@@ -337,8 +337,8 @@ impl SessionRules {
         }
     }
 
-    /// Stores a rule that slows, limits or ends the reading of the message after this command. If there are several
-    /// rules of the same kind, the first decides.
+    /// Stores a rule that slows, limits or ends the reading of the message that follows this command. If there are
+    /// several rules of the same kind, only the first has an effect.
     fn set_body_rule(&mut self, rule_state: &Arc<RuleState>, now: Duration) {
         let body_rules = self.body_rules.get_or_insert_default();
         match &rule_state.rule.action {

@@ -88,7 +88,7 @@ async fn status(State(view): ReportState) -> Json<Value> {
     }))
 }
 
-/// Returns the time of this host, with which another host compares its clock.
+/// Returns the time of this host, so that another host can compare its clock with it.
 async fn clock() -> Json<ClockAnswer> {
     Json(ClockAnswer::now())
 }

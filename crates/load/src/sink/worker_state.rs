@@ -42,7 +42,7 @@ pub(super) struct SinkContext {
     message_limit: Option<u64>,
     /// The run for which the sink was started, if there is one. Its counts are never dropped for newer runs.
     own_run: Option<RunId>,
-    /// SMTP or LMTP. At the end of a message, SMTP has one answer and LMTP one for each recipient.
+    /// SMTP or LMTP. At the end of a message, SMTP has a single reply, and LMTP has a reply for each recipient.
     pub(super) protocol: Protocol,
     answered: AtomicU64,
     monotonic: ClockId,
@@ -80,8 +80,8 @@ impl SinkContext {
         self.own_run == Some(run)
     }
 
-    /// Returns a time on this host's monotonic clock at which a second of the run begins or would begin. Only its
-    /// fraction of a second matters, because it tells where the run's seconds begin within the seconds of the clock.
+    /// Returns a time on this host's monotonic clock at which a second of the run begins or would begin. Callers use
+    /// only its fraction of a second, which is the same for all seconds of the run.
     fn zero_of(&self, trace: &Trace) -> Duration {
         let zero = trace.zero.time();
         if trace.clock.is_realtime() {
@@ -114,8 +114,8 @@ pub(super) struct SinkWorkerState {
     pairs: RefCell<PairNumbers>,
 }
 
-/// Assigns a number to each domain, in the order in which the worker's recipients name them. The first [`MAX_DOMAINS`]
-/// domains have their own numbers, and all others share the next one.
+/// Assigns a number to each domain, in the order in which the domains first occur among the worker's recipients. The
+/// first [`MAX_DOMAINS`] domains have their own numbers, and all others share the next number.
 #[derive(Debug, Default)]
 struct DomainNumbers {
     numbers: HashMap<Box<[u8]>, u16>,
@@ -146,7 +146,7 @@ impl DomainNumbers {
 /// because only the trace says how recipients are numbered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SinkRecipient {
-    /// The recipient that the source named, if the client passes it on in ORCPT. Without ORCPT, the recipient of RCPT.
+    /// Recipient that the source named, from ORCPT. If the client sends no address in ORCPT, the address in RCPT.
     pub(super) id: RecipientId,
     /// Index of the recipient's domain in this worker's list of domains.
     pub(super) domain: u16,
@@ -198,8 +198,8 @@ impl PairNumbers {
 }
 
 impl DeliveryAddress {
-    /// Returns `None` unless a server has changed the recipient's address or added the recipient. For such a recipient,
-    /// returns the number from [`PairNumbers`], the hash of the address in RCPT, and true if the recipient was added.
+    /// If a server has changed the recipient's address or added the recipient, returns the number from [`PairNumbers`],
+    /// the hash of the address in RCPT, and true if the recipient was added. Otherwise, returns `None`.
     #[inline]
     fn elsewhere(self, trace: &Trace) -> Option<(u16, u32, bool)> {
         match self {
@@ -342,8 +342,8 @@ impl SinkWorkerState {
         }
     }
 
-    /// Sends the worker's counts to the collector, and begins to count from zero. Does nothing if the collector is
-    /// behind, so that these counts are sent later.
+    /// Sends the worker's counts to the collector, and begins to count from zero. If the collector is behind, does
+    /// nothing, so that a later call sends these counts.
     pub(super) fn send_tally(&self) {
         if let Some(empty) = self.tally_sender.take_empty() {
             self.replace_tally(empty);

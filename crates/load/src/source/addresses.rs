@@ -1,5 +1,5 @@
-//! Sender and recipient addresses: either a constant address, or a pattern from which each message gets its own
-//! address.
+//! Sender and recipient addresses: either a constant address, or a pattern from which the source draws an address for
+//! each message.
 //!
 //! ```text
 //! to@example.com                                               always this one
@@ -104,7 +104,7 @@ impl AddressPattern {
         &self.expression
     }
 
-    /// Returns the address, if it is the same for all messages.
+    /// Returns the address if it is constant, or `None` if the pattern can produce several addresses.
     pub(super) fn literal(&self) -> Option<&str> {
         match self.parts.as_slice() {
             [] => Some(""),
@@ -181,8 +181,8 @@ impl AddressPattern {
         domains
     }
 
-    /// Checks that every address of the pattern is well-formed (RFC 5321 §4.1.2). The error names the first malformed
-    /// address.
+    /// Checks that every address of the pattern is well-formed (RFC 5321 §4.1.2), even with the longest number that
+    /// `tag` can add. The error names the first malformed address.
     pub(super) fn check(&self, tag: RecipientTag) -> Result<(), String> {
         self.check_all(|mut address| {
             append_tag(tag, MAX_RECIPIENTS - 1, 0, &mut address);
@@ -190,7 +190,7 @@ impl AddressPattern {
         })
     }
 
-    /// Checks every text that the pattern can produce. Of each range, only the longest number is checked.
+    /// Checks every text that the pattern can produce. Of each range of numbers, checks only the longest number.
     fn check_all(&self, check: impl Fn(Vec<u8>) -> Result<(), String>) -> Result<(), String> {
         let choices: Vec<usize> = self.parts.iter().map(PatternPart::choice_count).collect();
         let combinations = choices.iter().try_fold(1_usize, |all, count| all.checked_mul(*count));

@@ -28,8 +28,8 @@ use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
-/// If all unsent messages were due within this time before the end of the load, the source does not count as late. The
-/// load may have ended before the source could send them.
+/// If all unsent messages were due within this time before the end of the load, the source does not count as late,
+/// because the load may have ended before the source could send them.
 const LAST_MOMENTS: Duration = Duration::from_millis(100);
 
 pub(super) struct SourceCollector {
@@ -44,7 +44,8 @@ struct SourceLoad {
     context: Arc<SourceContext>,
     total: SourceTally,
     usage_sampler: UsageSampler,
-    /// Times at which the first and the last message since the last tick were accepted, if any were.
+    /// Times at which the first and the last message since the last tick were accepted. `None` if no message was
+    /// accepted.
     reply_span: Option<(Duration, Duration)>,
     /// Earliest due time (open loop) or creation time (closed loop) of the messages created since the last tick.
     first_due: Option<Duration>,
@@ -147,7 +148,7 @@ impl SourceCollector {
         )
     }
 
-    /// Makes the record and writes the requested files. Even if a file cannot be written, returns the record.
+    /// Makes the record and writes the requested files. Returns the record even if a file cannot be written.
     pub(super) fn finish(self) -> FinishedRun {
         let Self { run, started_at, mut monitor, is_abandoned } = self;
         let now = clock::now();
@@ -185,9 +186,10 @@ impl SourceCollector {
 }
 
 impl SourceLoad {
-    /// Returns how long load was offered, from the first message on. A closed loop ends with the last attempt. If
-    /// sessions have taken up all messages of an open loop, the loop ends when the last message was due or, if later,
-    /// was taken up. An open loop with messages left ends at its planned end, or earlier if it is stopped.
+    /// Returns how long load was offered, from the first message on. In a closed loop, this time ends when the last
+    /// message is accepted, rejected or given up. In an open loop of which all messages were taken up, it ends when one
+    /// more message would have been due or, if later, when the last message was taken up. In an open loop with messages
+    /// left, it ends at the planned end, or earlier if the load is stopped.
     fn offered_time(&self, now: Duration) -> Option<Duration> {
         let total = &self.total;
         let options = &self.context.options;
@@ -204,9 +206,9 @@ impl SourceLoad {
     }
 
     /// Returns the number of messages that were due after the warm-up, or `None` in a closed loop. If the server went
-    /// away, this includes the messages that were due until the planned end. If all missing messages were due within
-    /// `LAST_MOMENTS` before the end, returns the number of created messages instead, because the load ended before the
-    /// source could create the rest.
+    /// away, this includes the messages that were due until the planned end. If all messages that were not created were
+    /// due within `LAST_MOMENTS` before the end, returns the number of created messages instead, because the load ended
+    /// before the source could create the rest.
     fn due(&self, ending: Ending) -> Option<u64> {
         let options = &self.context.options;
         let created = self.total.created - self.total.warm_up.created;
@@ -365,8 +367,9 @@ impl MonitoredLoad for SourceLoad {
     }
 }
 
-/// Begins to record how busy this host is and, unless the source belongs to a bench, is controlled by another program,
-/// or sends only a part of a load, which other processes are busy.
+/// Begins to record how busy this host is, and which other processes are busy. Leaves out the other processes if the
+/// source belongs to a bench, is controlled by another program, or sends only a part of a load, because another process
+/// may already watch them.
 pub(super) fn observe_host(options: &SourceOptions) -> LoadHost {
     let is_alone = options.outputs.live != LiveMode::Json && options.control.is_none() && options.shard.is_none();
     let servers = if is_alone { std::slice::from_ref(&options.to) } else { &[] };

@@ -34,9 +34,9 @@ pub(super) struct SourceContext {
     pub(super) warm_up_until: Duration,
     /// Times at which the stages of the load end; empty if the load has no stages.
     pub(super) load_stage_ends: Vec<Duration>,
-    /// The server's greeting and extensions on the trial connection, if one was made before the load.
+    /// The server's greeting and extensions on the trial connection, or `None` if there was no trial before the load.
     pub(super) introduction: Option<ServerRow>,
-    /// The server's replies to the last messages of each worker. A worker adds them when it ends.
+    /// The server's replies to the last messages of each worker. Each worker adds its own replies when it ends.
     pub(super) replies: Mutex<Vec<ReplyLog>>,
 }
 

@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Number of lower bits of a message number that count the messages of one host. The bits above them identify the host,
-/// so that hosts that share a load never use the same number.
+/// Number of low bits of a message number, with which each host counts its own messages. The higher bits identify the
+/// host, so that hosts that share a load never use the same number.
 pub(crate) const NUMBERS_LOG2: u32 = 30;
 
 #[derive(Clone, Debug, Default)]
@@ -108,8 +108,8 @@ impl LoadControl {
         }
     }
 
-    /// Changes the number of users of the running load. In a closed loop, sessions are started, or
-    /// surplus sessions end after their current message. In an open loop, the rate changes.
+    /// Changes the number of users of the running load. In a closed loop, more sessions start, or surplus sessions end
+    /// after their current message. In an open loop, the rate changes.
     pub fn set_users(&self, users: u32) {
         let mut target = lock(&self.users);
         if target.users != users {

@@ -352,7 +352,7 @@ fn unquote_from_line(line: FileLine<'_>) -> FileLine<'_> {
     line
 }
 
-/// Builds a message from its lines. Adds a dot to each line that begins with one, as SMTP requires (RFC 5321 §4.5.2).
+/// Builds a message from its lines. Adds a dot to each line that begins with a dot, as SMTP requires (RFC 5321 §4.5.2).
 #[derive(Debug, Default)]
 struct CorpusMessageBuilder {
     headers: Vec<u8>,
@@ -365,7 +365,7 @@ struct CorpusMessageBuilder {
     has_lf: bool,
     /// Number of the first header line that ends in a bare CR, if there is one.
     bare_cr_line: Option<u64>,
-    /// The first fault of the message, after which the rest is not stored.
+    /// First fault that was found in the message. The content of a message with a fault is not stored.
     error: Option<String>,
 }
 

@@ -57,7 +57,7 @@ pub(super) enum UnitFate {
 #[derive(Debug, Default)]
 pub(super) struct MessageDomains(Vec<u16>);
 
-/// Bit that is set in the number of a recipient's domain once the server has rejected the recipient.
+/// Bit of a recipient's entry in [`MessageDomains`]. It is set once the server has rejected the recipient.
 const REJECTED: u16 = 1 << 15;
 
 impl MessageDomains {
@@ -76,7 +76,7 @@ impl MessageDomains {
     }
 
     /// Adds each recipient's result to the counts of its domain. `fate` returns the result of the recipient with the
-    /// given index in the envelope. Rejected recipients are counted as rejected without a call of `fate`.
+    /// given index in the envelope. It is not called for recipients that the server has rejected.
     pub(super) fn count_ended(&self, tally: &mut DomainTally, fate: impl Fn(usize) -> UnitFate) {
         for (place, domain) in self.0.iter().enumerate() {
             let fates = tally.open(domain & !REJECTED);

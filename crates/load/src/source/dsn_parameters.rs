@@ -1,4 +1,4 @@
-//! Delivery notifications that the sender of generated mail requests by the DSN parameters of MAIL and RCPT (RFC 3461).
+//! Delivery notifications that the source requests for its mail, with the DSN parameters of MAIL and RCPT (RFC 3461).
 use super::addresses::AddressPattern;
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
@@ -35,7 +35,7 @@ pub struct DsnParameters {
 /// Pattern from which the ENVID of each message is made.
 #[derive(Clone, Debug)]
 pub enum EnvelopeId {
-    /// The run and the number of the message, by which a mailrun sink recognises notifications about it.
+    /// The run and the number of the message, so that a mailrun sink recognises notifications about the message.
     Trace,
     Pattern(AddressPattern),
 }

@@ -1,5 +1,5 @@
-//! If all messages have the same addresses and size, their envelope is rendered once. Otherwise, the envelope of each
-//! message is rendered into memory that its session reuses.
+//! Renders the envelopes of messages. If all messages have the same addresses and size, their envelope is rendered only
+//! once. Otherwise, each message has its own envelope, which is rendered into memory that the session reuses.
 use super::addresses::{AddressPattern, RecipientTag};
 use super::domains::RecipientDomains;
 use super::dsn_parameters::DsnParameters;
@@ -55,8 +55,8 @@ pub(super) struct EnvelopeInput<'a> {
     pub(super) extensions: &'a Extensions,
 }
 
-/// Memory in which a session writes its envelopes. It has room for two, because the SMTP client may still use one while
-/// the session writes the next.
+/// Memory in which a session writes its envelopes. It has room for two envelopes, because the SMTP client may still use
+/// one of them while the session writes the next.
 #[derive(Debug, Default)]
 pub(super) struct EnvelopeBuffer {
     envelopes: [Option<Arc<Envelope>>; 2],
@@ -105,8 +105,8 @@ impl Envelopes {
         }
     }
 
-    /// Returns the recipients of the message with this number, in the order of its envelope. Draws them again from the
-    /// seed, so that they need not be stored for each message.
+    /// Returns the recipients of the message with this number, in the order of its envelope. The recipients are not
+    /// stored for each message, so this function draws them again from the seed.
     pub(super) fn recipients_of(&self, number: u64, recipients: u32) -> Vec<String> {
         let mut buffer = EnvelopeBuffer::default();
         self.generator().write_envelope([number; 2], recipients, MailParameters::NONE, &mut buffer);

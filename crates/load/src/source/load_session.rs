@@ -52,7 +52,7 @@ pub(super) struct OutgoingMessage {
     accepted_beyond: Vec<u64>,
     rejected: u32,
     /// Only in LMTP: number of recipients for whom the peer has answered the end of the data, in the order of the
-    /// envelope. Of these, the peer is responsible for those that are still marked as accepted (RFC 2033 §4.2).
+    /// envelope. The peer is responsible for each of them that is still marked as accepted (RFC 2033 §4.2).
     answered_recipients: usize,
     phases: MessagePhases,
     phase_ended_at: Duration,
@@ -103,7 +103,7 @@ impl OutgoingMessage {
         self.phase_ended_at = now;
     }
 
-    /// Describes the message for the list of the slowest messages. `reply` is the last reply to it.
+    /// Describes the message for the list of the slowest messages. `reply` is the last reply to the message.
     fn summary(&self, reply: Option<ReplyText>) -> SlowTransaction {
         SlowTransaction {
             reply,
@@ -164,8 +164,8 @@ pub(super) struct LoadSession {
     context: Arc<SourceContext>,
     worker: Rc<SourceWorkerState>,
     park_entry: ParkEntry,
-    /// Messages in transit, the oldest first, to which the next replies belong. There is a second
-    /// message only if its commands are sent together with the content of the first.
+    /// Messages in transit, the oldest first. The next replies belong to the oldest message. There is a second message
+    /// only if its commands are sent together with the content of the first.
     messages: VecDeque<OutgoingMessage>,
     /// Messages that seem to be answered, with their results and the time of the last reply. A result may be wrong
     /// until it is [certain](Event::settled), because the peer may have left out a reply.
@@ -355,9 +355,9 @@ impl LoadSession {
         }
     }
 
-    /// Treats answered messages as unanswered if their results are not certain yet. If the peer left out a reply, the
-    /// replies after it were assigned to the wrong commands. In LMTP, they may have been taken for replies about
-    /// recipients, so the number of answered recipients is reset.
+    /// Moves answered messages whose results are not certain yet back to the messages in transit. If the peer left out
+    /// a reply, the later replies were assigned to the wrong commands. In LMTP, the session may have taken such replies
+    /// for replies about recipients, so the number of answered recipients is reset.
     fn take_back_answered(&mut self) {
         let is_certain = self.answered.is_empty() && self.messages.len() == 1;
         for (mut message, outcome, _) in self.answered.drain(..).rev() {
@@ -765,7 +765,7 @@ fn was_rejected(cause: GaveUp) -> bool {
     matches!(cause, GaveUp::TlsRefused | GaveUp::NotAuthenticated | GaveUp::XclientRefused)
 }
 
-/// Maximum number of lines of a message that the dialogue shows. If there are more, it shows only their number.
+/// Maximum number of lines of a message that the dialogue shows. It only counts the lines after them.
 const MAX_LINES: u64 = 200;
 
 #[derive(Debug)]

@@ -1,5 +1,5 @@
 //! Templates of the messages that a source sends. A template is rendered, dot-stuffed and checksummed once. For each
-//! message, only its sequence number, its time and its Message-ID are patched in place.
+//! message, only the sequence number, the time and the Message-ID are overwritten in a copy of the header.
 use super::corpus::CorpusMessage;
 use super::options::TraceHeaders as Tracing;
 use anyhow::{Context, Result, bail};
@@ -79,7 +79,8 @@ impl TraceStamp {
     }
 }
 
-/// Beginning of a message: trace and header fields. The parts that differ between messages are patched in place.
+/// Beginning of a message: trace and header fields. For each message, only the parts that differ between messages are
+/// overwritten.
 #[derive(Debug)]
 struct MessageHead {
     octets: Vec<u8>,
@@ -104,8 +105,8 @@ impl MessageHead {
         Self { octets, stamp, id_at }
     }
 
-    /// Sets the time at which the run begins. Traces contain the fraction of a second in this time,
-    /// so that source and sink divide the run into the same seconds.
+    /// Sets the time at which the run begins. Traces contain this time's fraction of a second, so that source and sink
+    /// divide the run into the same seconds.
     fn set_zero(&mut self, zero: Duration) {
         self.stamp.zero = ZeroPhase::of(zero + self.stamp.clock_offset);
     }
@@ -187,9 +188,9 @@ impl MessageTemplate {
     }
 }
 
-/// Messages of many sizes, whose bodies are prefixes of one long body. A body consists of whole
-/// lines, because the checksum is stored for each number of lines. A header field of variable
-/// length makes up the remaining bytes of the size.
+/// Messages of many sizes, whose bodies are prefixes of one long body. Each body consists of whole lines, because
+/// checksums are stored only for prefixes of whole lines. A header field of variable length supplies the remaining
+/// bytes of a message's size.
 #[derive(Debug)]
 pub(super) struct SizedTemplate {
     head: MessageHead,
@@ -198,8 +199,8 @@ pub(super) struct SizedTemplate {
     checksums: Vec<u32>,
 }
 
-/// Header field that brings a message to its exact size, because the body has only whole lines. The source uses as many
-/// bytes of it as are missing, but no fewer than 11: `X-Fill: X` and a line end.
+/// Header field that brings a message to its exact size, because the body has only whole lines. The source shortens the
+/// field to the number of missing bytes, but not below 11 bytes: `X-Fill: X` and a line end.
 const FILLER: &[u8; 91] =
     b"X-Fill: XXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXX";
 const MIN_FILLER_BYTES: usize = 11;
@@ -264,7 +265,7 @@ fn write_hex(digits: &mut [u8], mut number: u64) {
     }
 }
 
-/// Makes a Message-ID whose digits are zeros, into which each message's number is patched later.
+/// Makes a Message-ID whose digits are zeros. For each message, its number later replaces the zeros.
 pub(super) fn message_id_placeholder(run: RunId) -> String {
     format!("<{}.{}@mailrun>", "0".repeat(ID_DIGITS), &run.to_string()[..8])
 }

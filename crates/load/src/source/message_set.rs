@@ -1,4 +1,4 @@
-//! The mail of a run: one message that is sent many times, messages of a set, or messages cut to random sizes.
+//! The mail of a run: one message that is sent many times, random messages of a set, or messages of random sizes.
 use super::addresses::{AddressPattern, RecipientTag};
 use super::corpus;
 use super::message::{self, MessageIdMode, MessageTemplate, SizedTemplate, TraceStamp};
@@ -44,7 +44,8 @@ pub(super) struct PreparedMessages {
 #[derive(Clone, Debug, Default)]
 pub(super) struct MessageSetSummary {
     pub(super) mean_bytes: f64,
-    /// Distribution of sizes, if they vary. `None` for a corpus, because its messages have their own sizes.
+    /// Distribution from which sizes are drawn. `None` if all messages have the same size, or for a corpus, because its
+    /// messages have their own sizes.
     pub(super) sizes: Option<Varied>,
     pub(super) corpus: Option<CorpusRow>,
     pub(super) mime_messages: Option<u64>,

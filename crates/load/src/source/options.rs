@@ -66,8 +66,8 @@ pub struct SourceOptions {
     /// Id of the run, or `None` to give it a new one.
     pub run: Option<RunId>,
     /// Share of the load that this source sends, or `None` for the whole load. When the run begins, `messages` and
-    /// `sessions` are reduced to this share. `offered_rate` stays the rate of the whole load, from whose schedule each
-    /// source takes its own due times.
+    /// `sessions` are reduced to this share. `offered_rate` stays the rate of the whole load, and each source takes its
+    /// own due times from the schedule of the whole load.
     pub shard: Option<SourceShard>,
     pub allowed_targets: AllowedTargets,
     pub transport: TransportOptions,

@@ -1,5 +1,5 @@
 //! Hands out the message numbers and decides when the run ends. The plan is the only shared state that workers change
-//! while they send, and each message costs only one atomic operation on it.
+//! while they send, and each message costs only one atomic write to it.
 use mailrun_lock::lock;
 use std::ops::Range;
 use std::sync::Mutex;

@@ -28,9 +28,9 @@ use std::time::Duration;
 
 /// Time limit for a reply in the trial. If a server takes longer to greet, the user should know that before the load.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
-/// Maximum number of extensions in the EHLO reply that the run record lists.
+/// Maximum number of the server's extensions that the run record lists, from the reply to EHLO.
 const MAX_EXTENSIONS: usize = 50;
-/// Maximum length in characters of a text from the server, such as its greeting, in the run record.
+/// Maximum number of characters of a text from the server, such as its greeting, that the run record contains.
 const MAX_TEXT_CHARS: usize = 200;
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -87,7 +87,8 @@ impl PreflightCheck {
         }
     }
 
-    /// An `outcome` of `None` means that the user has interrupted the trial.
+    /// Turns the outcome of the trial into the result of [`Self::check`]. The outcome is `None` if the user has
+    /// interrupted the trial.
     fn evaluate(&self, outcome: Option<io::Result<PreflightResult>>) -> Result<Option<ServerRow>> {
         let to = &self.options.to;
         match outcome {

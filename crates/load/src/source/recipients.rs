@@ -4,12 +4,13 @@
 //! A recipient's number consists of some bits of the hash of the address ([`RecipientNumbering::address_bits`]). If two
 //! recipients of a message have the same number, the source chooses another random address for one of them. With more
 //! bits per number, the ledger takes more memory. With fewer bits, equal numbers are more frequent. If each message has
-//! a single recipient, an address from a pattern always has the number 0. A constant address even then has a number
-//! from its hash, which shows whether mail arrived under another address and costs no memory.
+//! a single recipient, an address from a pattern always has the number 0. Even then, the number of a constant address
+//! comes from its hash. This costs no memory, and shows whether mail arrived under another address.
 //!
 //! With `--tag-recipients`, the source instead writes the number into the local part of the address. A server may then
-//! rewrite the domain, as long as it keeps the local part. `to@b` becomes `to0@b`, `to1@b` and so on. If the address
-//! comes from a pattern or its local part ends in a digit, a `+` separates the number: `to7@b` becomes `to7+0@b`.
+//! rewrite the domain, as long as it keeps the local part. For example, `to@b` becomes `to0@b`, `to1@b` and so on. If
+//! the address comes from a pattern or its local part ends in a digit, a `+` separates the number: `to7@b` becomes
+//! `to7+0@b`.
 use super::addresses::{AddressPattern, RecipientTag};
 use anyhow::{Result, anyhow, bail};
 use mailrun_measurement::trace::{MAX_RECIPIENTS, RecipientId, RecipientNumbering};
@@ -48,7 +49,7 @@ pub(super) struct Recipients {
     /// Recipient numbers of the constant addresses, for example of `ann@x`. Every message goes to these addresses, so
     /// an address from a pattern must have another number.
     reserved: Vec<u32>,
-    /// If all messages have exactly one recipient, the number of that recipient.
+    /// Number of each message's only recipient, or `None` if messages may have several recipients.
     only: Option<u32>,
 }
 
@@ -62,8 +63,9 @@ struct RecipientPattern {
 }
 
 impl Recipients {
-    /// Checks the patterns, and chooses how to number the recipients of a message, of which there are at most `limit`.
-    /// With several patterns, `limit` must be their number, because each message has one recipient from each pattern.
+    /// Checks the patterns, and chooses how to number the recipients of a message. A message has at most `limit`
+    /// recipients. With several patterns, `limit` must be the number of patterns, because each message then has one
+    /// recipient from each pattern.
     ///
     /// # Errors
     ///
@@ -165,8 +167,8 @@ fn numbering_of_one(patterns: &[AddressPattern]) -> RecipientNumbering {
 }
 
 /// Returns for each pattern how `--tag-recipients` changes its addresses. With several patterns, also returns the
-/// number that each pattern's recipient gets. A constant address stays unchanged, unless an earlier one ends in the
-/// same number. An address without a number counts as number 0.
+/// number that each pattern's recipient gets. Among several patterns, a constant address stays unchanged, unless an
+/// earlier constant address ends in the same number. An address without a number counts as number 0.
 fn tags_of(patterns: &[AddressPattern]) -> Vec<(RecipientTag, u32)> {
     if let [pattern] = patterns {
         return vec![(pattern.tag(), 0)];
@@ -185,8 +187,8 @@ fn tags_of(patterns: &[AddressPattern]) -> Vec<(RecipientTag, u32)> {
     tagged.collect()
 }
 
-/// Chooses how many bits of an address's hash become the recipient's number. Takes the fewest bits with which all
-/// addresses of the patterns with few addresses have different numbers, but not less than the minimum.
+/// Chooses how many bits of an address's hash become the recipient's number. Takes at least the minimum, and more bits
+/// if two addresses from patterns with few addresses would otherwise have the same number.
 ///
 /// # Errors
 ///

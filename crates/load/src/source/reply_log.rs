@@ -1,5 +1,5 @@
-//! The server's replies to the last messages of a worker, in memory of a fixed size. With a reply such as
-//! `250 2.0.0 Ok: queued as 4jZXTq1Xyz`, users find the message in the server's log.
+//! The server's replies to the last messages of a worker, in memory of limited size. With a reply such as
+//! `250 2.0.0 Ok: queued as 4jZXTq1Xyz`, users can find the message in the server's log.
 use mailrun_measurement::reply_text::ReplyText;
 use mailrun_measurement::trace::message_number;
 use mailrun_process::output_file::OutputFile;
@@ -45,9 +45,9 @@ impl ReplyLog {
     }
 }
 
-/// Writes the replies that all workers have received, one in each line: the sequence number of the message's trace, the
-/// time in nanoseconds, the recipients and the reply. If messages do not arrive, the bench looks up the replies to them
-/// in this file.
+/// Writes the replies that the workers have kept. Each line has the sequence number of the message's trace, the time in
+/// nanoseconds, the recipients and the reply. If messages do not arrive, the bench looks up the replies to them in this
+/// file.
 pub(super) fn write(logs: &[ReplyLog], recipients_of: impl Fn(u64) -> Vec<String>, path: &Path) -> io::Result<()> {
     let mut file = BufWriter::new(OutputFile::create(path)?);
     for LoggedReply { sequence, at, text } in logs.iter().flat_map(|log| &log.entries) {

@@ -1,4 +1,5 @@
-//! Makes the run record of the source from the workers' counts, with lists of the slowest and of the missing messages.
+//! Makes the source's run record from the workers' counts. The record also lists the slowest messages and the messages
+//! that the server did not accept.
 use super::context::SourceContext;
 use super::options::SourceOptions;
 use super::shard_start::ShardStart;
@@ -139,9 +140,9 @@ fn missing(context: &SourceContext, tally: &SourceTally, origin: Duration) -> Ve
     tally.missing.iter().map(row).collect()
 }
 
-/// Returns the number of recipients whose result was unknown when the source stopped. If all sessions ended normally,
-/// every recipient must have a result, so returns 0 even if results are missing. The counts in the record then do not
-/// add up, and the verdict reports this.
+/// Returns the number of recipients without a result when the source stopped. If all sessions ended normally, every
+/// recipient must have a result. In this case, returns 0 even if results are missing. The counts in the record then do
+/// not add up, and the verdict reports this.
 fn open_units(record: &Record, tally: &SourceTally, is_abandoned: bool) -> u64 {
     let in_vain = tally.recipients_rejected + tally.recipients_failed + tally.recipients_in_doubt;
     let ended = tally.recipients_accepted + in_vain;

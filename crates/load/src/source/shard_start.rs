@@ -1,4 +1,4 @@
-//! One source's share of a load that several sources send, and the time at which all of them begin.
+//! One source's share of a load that several sources send, and the wait until the time at which all of them begin.
 use anyhow::{Result, bail, ensure};
 use jiff::Timestamp;
 use mailrun_measurement::record::{OfferedStage, Workload};

@@ -78,8 +78,8 @@ pub enum ProxyVersion {
     V2,
 }
 
-/// Range of source addresses that are used in turn. If each message has its own connection, a
-/// single address may run out of ports.
+/// Range of source addresses that are used in turn, because a single address may run out of ports if each message has
+/// its own connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressRange {
     first: u32,
@@ -168,8 +168,8 @@ impl Transport {
         Self { options: Arc::new(options), ..self }
     }
 
-    /// Records the certificates that the server presents, and whether they are trusted, even if `--insecure` accepts
-    /// any certificate. Fails without TLS, because then there are no certificates.
+    /// Makes connections record which certificates the server presents, and whether they are trusted, even if
+    /// `--insecure` accepts any certificate. Fails without TLS, because then there are no certificates.
     pub(crate) fn record_certificates(&mut self, options: &TransportOptions) -> Result<Arc<CertificateRecorder>> {
         let Some(ClientSecurity::Implicit(tls) | ClientSecurity::OnDemand(tls)) = &mut self.security else {
             bail!("--show-cert requires --tls starttls or --tls implicit");

@@ -1,5 +1,5 @@
-//! Worker threads of the load. Each runs its share of the sessions in its own event loop, and
-//! counts the results in a tally of its own.
+//! Worker threads of the load. Each thread runs its share of the sessions in its own event loop, and counts the results
+//! in its own tally.
 use super::context::SourceContext;
 use super::session_loop;
 use super::worker_state::{SourceWorkerArgs, SourceWorkerState};
@@ -27,7 +27,7 @@ pub(super) struct SourceWorkers {
 }
 
 impl SourceWorkers {
-    /// Waits for the threads to end. Each ends soon after it has sent its last tally.
+    /// Waits for the worker threads to end. Each thread ends soon after it has sent its last tally.
     pub(super) fn join(self) {
         for thread in self.threads {
             // Ignore the error, because a thread that panicked has already reported this on standard error.
@@ -96,8 +96,8 @@ async fn run(arguments: SourceWorkerArgs, buffers: WorkerBuffers) {
     recorder.send_last_tally();
 }
 
-/// Starts all sessions at once. If a controller, such as a Locust master, changes the number of
-/// users, starts more sessions, or wakes surplus ones so that they end.
+/// Starts all sessions at once. If a controller, such as a Locust master, changes the number of users, starts more
+/// sessions, or wakes surplus sessions so that they end.
 async fn keep_sessions(recorder: &Rc<SourceWorkerState>, buffers: &WorkerBuffers, presence: mpsc::Sender<()>) {
     let context = recorder.context();
     loop {

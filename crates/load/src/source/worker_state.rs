@@ -77,8 +77,8 @@ impl SourceWorkerArgs {
     }
 }
 
-/// Records whether a session is in the list of sessions that wait for a message, so that a session that asks twice is
-/// listed only once.
+/// Records whether a session is in the list of sessions that wait for a message, so that a session that asks for a
+/// message twice is listed only once.
 #[derive(Debug, Default)]
 pub(super) struct ParkEntry(Rc<Cell<ParkState>>);
 
@@ -106,8 +106,8 @@ impl ParkEntry {
         !matches!(self.0.replace(ParkState::Parked), ParkState::Parked | ParkState::BusyListed)
     }
 
-    /// Records that the session has taken a message to send. Returns true if the session was waiting for the message.
-    /// Returns false if it was busy until now, because then the server and not the source has delayed the message.
+    /// Records that the session has taken a message to send. Returns true if the session was waiting for the message,
+    /// and false if it was busy until now. In the second case, the server and not the source has delayed the message.
     fn claim(&self) -> bool {
         let (was_waiting, state) = match self.0.get() {
             ParkState::Parked => (true, ParkState::BusyListed),
@@ -141,7 +141,7 @@ pub(super) struct SourceWorkerState {
     /// Number of users for which the schedule was last computed, or `None` if no controller sets this number.
     scheduled_users: Cell<Option<UserTarget>>,
     parked: RefCell<VecDeque<ParkedSession>>,
-    /// Wakers of the sessions that pause between messages, one for each session.
+    /// A waker for each session that pauses between messages, so that the end of the run can wake the session.
     pausing: RefCell<Vec<Waker>>,
     /// Number of sessions that were started and have not been told to end.
     live_sessions: Cell<usize>,
@@ -205,8 +205,8 @@ impl SourceWorkerState {
         missing
     }
 
-    /// Wakes all waiting sessions if the load now needs fewer of them. Woken sessions ask for a message again, and only
-    /// then learn that they are surplus and must end.
+    /// Wakes all waiting sessions if the load now needs fewer sessions. A woken session asks for a message again, and
+    /// only then learns whether it is surplus and must end.
     pub(super) fn wake_surplus(&self) {
         if self.live_sessions.get() > self.session_share() {
             self.parked.borrow_mut().drain(..).for_each(ParkedSession::wake);
@@ -362,8 +362,8 @@ impl SourceWorkerState {
         }
     }
 
-    /// Measures how late the worker wakes up after a timer, whose due time is known exactly. The
-    /// worker notices replies equally late, because timers and replies wait in the same epoll.
+    /// Measures how late the worker wakes up after a timer, whose due time is known exactly. The worker notices replies
+    /// equally late, because it waits for timers and replies with the same epoll.
     pub(super) async fn measure_wake_ups(&self) {
         loop {
             let deadline = clock::now() + WAKE_UP_INTERVAL;

@@ -1,6 +1,6 @@
-//! Passes any bytes to the simulator as a message from an outbox, once in one piece and once in
-//! several. The simulator must write the same messages in both cases, and may add only little to
-//! the payload. The client must not panic when it reads these messages.
+//! Passes any bytes to the simulator as a message from an outbox, first in one piece and then in several pieces. The
+//! simulator must write the same messages in all cases, and may add at most `HEAD_BYTES` to the payload. The client
+//! must not panic when it reads these messages.
 use crate::embedded::EncodedMessage;
 use crate::endpoint::fuzz_outbox_message;
 use crate::model::SimulatorPlan;

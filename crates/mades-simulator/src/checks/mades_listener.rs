@@ -1,12 +1,12 @@
-//! Passes any bytes to the embedded listener of MADES, in one piece and in several. The replies must be the same, and a
-//! short input must not cause a long output. The queues must lose no message. The last byte of the input is not sent to
-//! the listener. It decides which credentials the listener demands and how long the pieces are.
+//! Passes any bytes to the embedded listener of MADES, in one piece and in several pieces. The replies must be the
+//! same, a short input must not cause a long output, and the queues must lose no message. The last byte of the input is
+//! not sent to the listener. Instead, it decides which credentials the listener demands and how long the pieces are.
 use crate::embedded::{FuzzSession, ListenerAuth, MemoryQueues, PlainCredentials, QueueLimits};
 use mailrun_mades::Password;
 
-/// Maximum number of bytes that the listener may send before it has received any. Each received byte allows
-/// `SAID_FOR_EACH` more bytes. Two inputs cause the most output: a flow frame of 20 bytes, which the listener answers
-/// with a flow and a message of 600 bytes, and a disposition that returns all messages to the queue.
+/// Maximum number of bytes that the listener may send before it has received any bytes. For each received byte, it may
+/// send `SAID_FOR_EACH` more bytes. Two inputs cause the most output: a flow frame of 20 bytes, which the listener
+/// answers with a flow and a message of 600 bytes, and a disposition that returns all messages to the queue.
 const SAID_BYTES: usize = 1024;
 const SAID_FOR_EACH: usize = 64;
 /// Size limit of a message in bytes. Two messages of this size fill a queue.

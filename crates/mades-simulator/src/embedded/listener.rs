@@ -33,7 +33,7 @@ const MIN_READ_BYTES: usize = 64 << 10;
 /// Reading pauses while more bytes than this wait to be written, so that a peer that sends but does not read cannot use
 /// up the memory.
 const PENDING_OUTPUT_LIMIT: usize = 4 << 20;
-/// Pause after an accept has failed, usually because the process has no descriptors left.
+/// Pause after the listener could not accept a connection, usually because the process has no file descriptors left.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
 /// A peer counts as gone after this time without a frame. It is twice the idle timeout that the
 /// listener announces.
@@ -87,7 +87,7 @@ impl ListenOptions {
 pub struct ListenerCounts {
     pub connections: AtomicU64,
     pub refused: AtomicU64,
-    /// Number of connections that ended without a close, because they were cut or failed.
+    /// Number of connections that ended without a close frame, because they were cut or failed.
     pub aborted: AtomicU64,
     pub unauthenticated: AtomicU64,
 }
@@ -108,8 +108,8 @@ pub fn serve(
     Box::pin(accept_connections(listener, queues, options, counts))
 }
 
-/// [`serve`] boxes the future of this function, so that the future is compiled once in this crate, and not again in
-/// each crate that calls `serve`.
+/// Does the work of [`serve`], which boxes the future of this function. The future is therefore compiled only once, in
+/// this crate, and not in each crate that calls `serve`.
 async fn accept_connections(
     listener: TcpListener,
     queues: MemoryQueues,
@@ -256,8 +256,8 @@ enum WriteProgress {
     All,
 }
 
-/// Writes once, and may leave bytes for the next call. When no bytes are left, flushes the writer, because TLS may
-/// still hold some back.
+/// Writes once, which may leave bytes for the next call. If no bytes are left, flushes the writer instead, because TLS
+/// may still hold some bytes back.
 async fn write_output(
     writer: &mut (impl AsyncWrite + Unpin),
     session: &mut BrokerSession,

@@ -14,7 +14,8 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use tokio::sync::Notify;
 
-/// Maximum number of queues. Without it, a peer could create any number, because naming a queue creates it.
+/// Maximum number of queues. Without a limit, a peer could create any number of queues, because naming a queue creates
+/// it.
 const MAX_QUEUES: usize = 256;
 pub(super) const MAX_NAME_BYTES: usize = 255;
 
@@ -23,8 +24,8 @@ pub(super) const MAX_NAME_BYTES: usize = 255;
 /// wait.
 const MAX_SHARE: usize = 64;
 
-/// Limit of the bytes in all queues together, as a multiple of the limit of one queue. It is needed
-/// because peers choose the number of queues.
+/// Limit of the bytes in all queues together, as a multiple of the limit of one queue. Without it, a peer could use up
+/// the memory by creating many queues.
 const TOTAL_BYTES_FACTOR: usize = 4;
 
 /// Limits that apply to each queue alone. In addition, all queues together hold at most four times `bytes`.
@@ -47,11 +48,12 @@ pub struct QueueIndex(usize);
 #[derive(Debug)]
 pub struct EnqueuedMessage {
     pub message: EncodedMessage,
-    /// Number that is reported to the producer when a consumer has accepted or rejected the message.
+    /// Number by which the producer learns that a consumer has accepted or rejected this message. `None` if the
+    /// producer does not want to know.
     pub confirm_id: Option<u64>,
     queue: QueueIndex,
-    /// The consumer that holds the message. While a returned message waits, this is still the consumer that returned
-    /// it, because other consumers should get the message first.
+    /// The consumer that holds the message. If the consumer has returned the message, the field still names this
+    /// consumer, so that other consumers get the message first.
     holder: Option<ConsumerId>,
 }
 
@@ -69,7 +71,7 @@ pub(super) enum TakeResult {
     /// The next message, which the consumer must settle later.
     Message(EnqueuedMessage),
     Empty,
-    /// Other consumers get the messages first, and this consumer is notified when it may ask again.
+    /// Other consumers get messages first. The consumer is notified when it may ask again.
     OthersFirst,
 }
 
@@ -102,11 +104,12 @@ struct MemoryQueue {
     name: String,
     waiting: VecDeque<EnqueuedMessage>,
     counts: QueueCounts,
-    /// The owner of a reserved queue, who alone gets messages. Other consumers may attach to the queue, but get none.
+    /// The owner of a reserved queue, or `None` if the queue is not reserved. Other consumers may attach to a reserved
+    /// queue, but only its owner gets messages.
     owner: Option<Arc<Notify>>,
     consumers: Vec<QueueConsumer>,
     last_served: Option<ConsumerId>,
-    /// Producers that wait for room, as weak references, because a connection may end while it waits.
+    /// Producers that wait for room. The references are weak, because a producer's connection may end while it waits.
     waiting_producers: Vec<Weak<Notify>>,
 }
 
@@ -195,8 +198,8 @@ impl MemoryQueues {
         queue.notify_wanting(None);
     }
 
-    /// Marks a consumer that can take no message now, because it lacks credit or room. Other
-    /// consumers do not wait for it.
+    /// Marks a consumer that can take no message now, because it lacks credit or room. Other consumers then do not wait
+    /// until this consumer has had its turn.
     pub(super) fn set_idle(&self, id: QueueIndex, consumer: ConsumerId) {
         let queue = &mut self.state().queues[id.0];
         queue.consumers.iter_mut().filter(|other| other.id == consumer).for_each(|idle| idle.wants_message = false);
@@ -295,7 +298,7 @@ impl MemoryQueues {
 
 impl MemoryQueue {
     /// Returns how many more messages and bytes this queue can take. `all_bytes` is the size of all messages in all
-    /// queues, which have a common limit. If any limit is reached, both numbers are 0, because no message fits.
+    /// queues, for which there is a common limit. If any limit is reached, both numbers are 0, because no message fits.
     fn room(&self, limits: QueueLimits, all_bytes: usize) -> (usize, usize) {
         let messages = limits.messages.saturating_sub(self.counts.waiting + self.counts.held);
         let of_all = limits.bytes.saturating_mul(TOTAL_BYTES_FACTOR).saturating_sub(all_bytes);
@@ -319,7 +322,7 @@ impl MemoryQueue {
     }
 
     /// Returns the next message, or `OthersFirst` if other consumers must get messages first. To prevent a deadlock, a
-    /// consumer waits only for consumers that want a message, and notifies them.
+    /// consumer waits only for other consumers that want a message, and these consumers are notified.
     fn next_for(&mut self, id: ConsumerId) -> TakeResult {
         let Some(at) = self.consumers.iter().position(|consumer| consumer.id == id) else { return TakeResult::Empty };
         self.consumers[at].wants_message = true;
@@ -360,7 +363,7 @@ impl MemoryQueue {
         self.consumers.iter().for_each(|consumer| consumer.notify.notify_one());
     }
 
-    /// Notifies all consumers that want a message, if the queue is not empty. The consumer `but` is not notified.
+    /// If the queue is not empty, notifies all consumers that want a message, except the consumer `but`.
     fn notify_wanting(&self, but: Option<ConsumerId>) {
         if !self.waiting.is_empty() {
             let hungry = self.consumers.iter().filter(|consumer| consumer.wants_message && Some(consumer.id) != but);
@@ -382,7 +385,7 @@ impl MemoryQueue {
     }
 }
 
-/// Returns the message with one more failed delivery in its header (AMQP 1.0 §3.2.1).
+/// Adds one failed delivery to the `delivery-count` in the message's header (AMQP 1.0 §3.2.1).
 fn redelivered(mut queued: EnqueuedMessage) -> EnqueuedMessage {
     let whole = queued.message.whole();
     let mut reader = Reader::new(&whole);
@@ -519,7 +522,7 @@ mod tests {
         assert!(queues.take(id).is_some());
     }
 
-    /// Makes a queue for which this many consumers wait, and returns the consumers with their
+    /// Makes an empty queue at which this many consumers wait for messages. Also returns the consumers with their
     /// notifiers.
     fn contested(consumers: usize) -> (MemoryQueues, QueueIndex, Vec<(ConsumerId, Arc<Notify>)>) {
         let (queues, id) = queues(1000, 100_000);
@@ -534,7 +537,7 @@ mod tests {
         (0..messages).for_each(|number| queues.put(id, message(&number.to_string()), None).unwrap());
     }
 
-    /// Lets every notified consumer take messages until the queue gives it no more, and repeats this while any consumer
+    /// Lets each notified consumer take messages until the queue gives it no more, and repeats this until no consumer
     /// is notified. `each` must settle the messages. Returns how many messages each consumer got.
     fn messages_taken(
         queues: &MemoryQueues,
@@ -622,9 +625,9 @@ mod tests {
     }
 
     proptest! {
-        /// Consumers take as many messages as they have credit for, and then rest until they are
-        /// notified. No message may be left because two consumers wait for each other, or because
-        /// nobody notified a consumer that would take it.
+        /// Each consumer takes as many messages as it has credit for, and then waits until it is notified. No message
+        /// may be left in the queue because two consumers wait for each other, or because a consumer that would take
+        /// the message is not notified.
         #[test]
         fn no_message_is_left_while_somebody_would_take_it(
             steps in proptest::collection::vec((0usize..4, 0usize..5, 0usize..6), 0..100),

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 
 const MAX_CREDIT: usize = 1000;
-/// While more bytes than this wait to be written, the session takes no messages from the queues. Consumers on other
-/// connections may get these messages sooner.
+/// While more bytes than this wait to be written, the session takes no messages from the queues, because consumers on
+/// other connections may get these messages sooner.
 const OUTPUT_LIMIT: usize = 512 << 10;
 
 struct ProducerLink {
@@ -37,7 +37,8 @@ impl ConsumerLink {
     }
 }
 
-/// A connection above the limit is `Refused`: the session closes it with an error as soon as it is open.
+/// A connection above the maximum number of connections is `Refused`: the session closes it with an error as soon as it
+/// is open.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Admission {
     Granted,
@@ -159,8 +160,8 @@ impl BrokerSession {
         }
     }
 
-    /// Gives the messages back to their queues, the last message first. The first message is then at the front of its
-    /// queue again.
+    /// Gives the returned messages back to their queues, the last message first, so that they are at the front of their
+    /// queues in the old order.
     fn requeue_returned(&mut self) {
         while let Some((queued, outcome)) = self.returned.pop() {
             self.queues.settle(queued, outcome);

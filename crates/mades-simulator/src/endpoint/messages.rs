@@ -101,7 +101,7 @@ impl OutboxMessage {
         Ok(())
     }
 
-    /// If the rest of the message is a single data section, as usual, its pieces are kept without parsing or copying
+    /// Usually, the rest of the message is a single data section. Its pieces are then kept without parsing or copying
     /// them. Otherwise, all data sections are parsed.
     fn read_body(&mut self, mut message: EncodedMessage, at: usize) {
         message.cut(at);
@@ -145,7 +145,7 @@ impl OutboxMessage {
         }
     }
 
-    /// Recognises acknowledgements of the bench by their `baCorrelationID`, which names the acknowledged message. An
+    /// Recognises the bench's acknowledgements by their `baCorrelationID`, which names the acknowledged message. An
     /// acknowledgement has the same number as the acknowledged message, but another run id.
     fn kind(&self, identity: Option<(u64, Uuid)>) -> DocumentKind {
         let named = self.ba_correlation_id.as_deref().and_then(RunMessageId::read);
@@ -232,8 +232,8 @@ impl OutboxMessage {
         octets.into()
     }
 
-    /// Writes the message that endpoint B puts into its inbox. If `changed` is set, changes one byte of the payload,
-    /// which this number selects.
+    /// Writes the message that endpoint B puts into its inbox. If `changed` is set, changes one byte of the payload.
+    /// The number in `changed` selects this byte.
     pub(super) fn inbox(&self, changed: Option<u64>, plan: &SimulatorPlan, at_ms: i64) -> EncodedMessage {
         let sent_at = jiff::Timestamp::from_millisecond(at_ms).map(|time| time.to_string()).unwrap_or_default();
         let entries = [
@@ -260,8 +260,8 @@ impl OutboxMessage {
     }
 
     /// Writes the acknowledgement document of B's application, with `id` as its mRID. Returns `None` if the message
-    /// itself is an acknowledgement document. The acknowledgement names the mRID of the received document, or the id of
-    /// the message if the received document has no mRID, and nothing else that identifies the message.
+    /// itself is an acknowledgement document. The acknowledgement identifies the message only by the mRID of the
+    /// received document, or by the id of the message if the received document has no mRID.
     pub(super) fn acknowledgement(&self, id: Uuid, rejects: bool, plan: &SimulatorPlan, at_ms: i64) -> Option<Self> {
         let received = match self.document_head() {
             Some(DocumentHead { is_acknowledgement: true, .. }) => return None,

@@ -61,8 +61,8 @@ impl EndpointQueues {
         }
     }
 
-    /// Returns the next sent message whose settlement has arrived. Always `None` for queues in this process, because
-    /// there, `send` returns the result at once.
+    /// Returns the next sent message whose settlement has arrived. Always `None` for queues in this process, for which
+    /// `send` returns the result at once.
     pub(super) fn next_settled(&mut self) -> Option<(MessageKey, EndpointStep, SendResult)> {
         match self {
             Self::Embedded(_) => None,
@@ -87,8 +87,7 @@ impl EndpointQueues {
         }
     }
 
-    /// Returns the number of messages in the outbox. It is 0 for queues at a broker, whose number
-    /// of messages is unknown.
+    /// Returns the number of messages in the outbox, or 0 for an outbox at a broker, where the number is unknown.
     pub(super) fn waiting(&self) -> u64 {
         match self {
             Self::Embedded(local) => local.queues.counts(local.outbox).waiting as u64,

@@ -1,5 +1,5 @@
 //! Connects the simulator to a broker, with a receiver for the outbox and a sender for each other queue. A link handles
-//! the next message without waiting until the last one is settled. Lost connections are opened again.
+//! the next message without waiting until earlier messages are settled. Lost connections are opened again.
 //!
 //! ```text
 //! supervisor ─┬─ receiver task ──▶ arrivals               (bounded by the credit)
@@ -25,15 +25,16 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-/// Maximum number of unsettled messages on the way to each queue.
+/// Maximum number of messages that are sent to a queue and not settled yet.
 const SEND_WINDOW: usize = 256;
 /// Delay between two attempts to reach a broker that was reachable before.
 const RECONNECT_DELAY: Duration = Duration::from_millis(500);
-/// Delay before a message that the broker has released is sent again. A broker that releases all messages, for example
-/// because its disk is full, would otherwise get them as fast as it can answer.
+/// Delay before a message that the broker has released is sent again. Without the delay, a broker that releases all
+/// messages, for example because its disk is full, would get them again and again without a pause.
 const RESEND_DELAY: Duration = Duration::from_millis(100);
 
-/// Identifies a message that is not accepted yet. `handle` is valid only on the connection with number `connection`.
+/// Identifies a message from the outbox that is not accepted yet. `handle` is valid only on the connection whose number
+/// is `connection`.
 #[derive(Debug)]
 pub(super) struct BrokerDelivery {
     connection: u64,

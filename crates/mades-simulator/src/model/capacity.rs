@@ -8,7 +8,7 @@ use std::time::Duration;
 
 const MAX_WORKERS: u32 = 10_000;
 
-/// Throughput limits of one part of the route, such as the network. A limit that the plan does not set does not apply.
+/// Throughput limits of one part of the route, such as the network. There is no limit where the plan sets none.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Capacity {
@@ -48,7 +48,8 @@ pub(super) struct CapacityLimiter {
     s_per_byte: f64,
     work_time: Duration,
     workers_free_at: BinaryHeap<Reverse<Duration>>,
-    /// Time at which earlier messages will have passed the rate limits. A message that comes sooner waits until then.
+    /// Time at which all earlier messages will have passed the rate limits. A message that comes sooner waits until
+    /// then.
     free_at: Duration,
 }
 

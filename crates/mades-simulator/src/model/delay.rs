@@ -14,7 +14,7 @@ use std::time::Duration;
 
 pub(super) use mailrun_measurement::seeded::{SeededRng, hash_text};
 const MAX_SIGMA: f64 = 5.0;
-/// Longest delay, to which larger random values are cut.
+/// Maximum of a random delay. A larger random value is replaced by this time.
 const MAX_DELAY: Duration = Duration::from_secs(7 * 86_400);
 const MAX_TIMES: usize = 10_000_000;
 
@@ -31,7 +31,8 @@ enum DelayShape {
     Uniform(Duration, Duration),
     Exponential(Duration),
     LogNormal(Duration, f64),
-    /// Delays from a file, one per message in turn. Until the file is read, the list is empty, and each delay is zero.
+    /// Delays from a file. The messages take them in the order of their numbers, over and over. Until the file is read,
+    /// the list is empty, and each delay is zero.
     Times(Vec<Duration>),
 }
 
@@ -143,8 +144,8 @@ impl From<DelayDistribution> for String {
     }
 }
 
-/// What a random value decides, for example whether a message is lost. A decision depends only on the seed, its purpose
-/// and the number of the message, so a seed yields the same faults in whatever order the messages arrive.
+/// Purpose of a random decision, for example whether to lose a message. The result depends only on the seed, the
+/// purpose and the number of the message, so a seed yields the same faults in whatever order the messages arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RandomDecision {
     Error = 1,

@@ -28,8 +28,8 @@ pub use quantity::PlanTime;
 pub use simulator::{ConsumedMessage, EndpointStep, MessageKey, RefusalReason, ReplyKind, SendEventKind, Simulator};
 pub use truth::{DocumentKind, InjectedFaults, MessageFate, MessageRecord, SimulationTotals};
 
-/// Derives a number from the id of a message that no bench has numbered. Random decisions about the message depend on
-/// this number.
+/// Derives a number from the id of a message that has no number, because no bench sent it. Random decisions about the
+/// message depend on this number.
 pub fn number_of(id: &[u8]) -> u64 {
     delay::hash_text(id)
 }

@@ -14,8 +14,8 @@ pub enum OutageTarget {
     Network,
 }
 
-/// A period in which an endpoint or the network is down, for example `A.down 10s..15s`. The times count from when the
-/// simulator was ready.
+/// A period in which an endpoint or the network is down, for example `A.down 10s..15s`. The times count from the start
+/// of the simulator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Outage {
@@ -58,7 +58,7 @@ impl From<Outage> for String {
     }
 }
 
-/// Returns the earliest time, not before `at`, at which the target is up.
+/// Returns `at` if the target is up at that time, and otherwise the time at which it is up again.
 pub(super) fn up_at(outages: &[Outage], target: OutageTarget, mut at: Duration) -> Duration {
     // The end of an outage may lie within another outage of the target, so repeat the search from there.
     while let Some(outage) =

@@ -40,7 +40,7 @@ pub enum ReceivedOn {
     Consume,
 }
 
-/// A part of the route of a message: from the outbox to the reply, on to B's inbox, or back to A.
+/// A part of a message's route: from the outbox to the reply, from A to B's inbox, or the way of B's report back to A.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Leg {
@@ -135,25 +135,26 @@ pub struct SimulatorPlan {
     pub document_delay: DelayDistribution,
     pub faults: Faults,
     pub outages: Vec<Outage>,
-    /// Time that endpoint A needs to reach full speed, at the beginning and after each outage of A. A begins with a
-    /// tenth of its full speed, so all delays are ten times as long at first.
+    /// Time that endpoint A needs to reach full speed, at the beginning and after each outage of endpoint A. It begins
+    /// with a tenth of its full speed, so all delays are ten times as long at first.
     pub slow_start: PlanTime,
     #[serde(deserialize_with = "quantity::size")]
     pub max_payload_size: u64,
     /// Maximum number of messages that are taken from the outbox and not yet accepted.
     #[serde(deserialize_with = "quantity::count")]
     pub credit: u32,
-    /// While this many messages are in the pair of endpoints, no more are taken from the outbox.
+    /// While this many messages are in the pair of endpoints, no more messages are taken from the outbox.
     #[serde(deserialize_with = "quantity::count")]
     pub max_stored_messages: u32,
-    /// While the messages in the pair of endpoints have this many bytes or more, no more are taken from the outbox.
+    /// While the messages in the pair of endpoints have this many bytes or more, no more messages are taken from the
+    /// outbox.
     #[serde(deserialize_with = "quantity::size")]
     pub max_stored_size: u64,
 }
 
 const DEFAULT_MAX_PAYLOAD_SIZE: u64 = 64 << 20;
-/// Number of bytes by which a message may exceed the payload limit. Its other sections need this space. A payload
-/// slightly above the limit fits as well, so that it gets an error reply instead of ending the link.
+/// Number of bytes by which a message may exceed the payload limit, because it has other sections besides the payload.
+/// A payload slightly above the limit fits as well, so that it gets an error reply instead of ending the link.
 const MESSAGE_SIZE_ROOM: u64 = 1 << 20;
 
 impl Default for SimulatorPlan {

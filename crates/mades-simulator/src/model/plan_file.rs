@@ -1,5 +1,5 @@
-//! Reads a plan file of the simulator (TOML), and applies it to a preset. All mistakes in the file
-//! are reported with their positions.
+//! Reads a plan file of the simulator (TOML), and applies it to a built-in plan. All mistakes in the file are reported
+//! with their positions.
 use super::SimulatorPlan;
 use mailrun_process::toml_file::{ConfigError, ErrorCollector, Section};
 use std::path::Path;
@@ -93,7 +93,8 @@ fn check_keys(section: &mut Section<'_>, keys: &[PlanKey]) {
     }
 }
 
-/// Overwrites values of the table `into` with values of the table `from`, and merges tables that are in both.
+/// Copies the values of the table `from` into the table `into`, where they replace values with the same keys. If both
+/// tables contain a table with the same key, merges these two tables.
 fn merge(into: &mut toml::Table, from: toml::Table) {
     for (key, value) in from {
         match (into.get_mut(&key), value) {

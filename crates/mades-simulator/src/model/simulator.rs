@@ -1,6 +1,6 @@
-//! The pair of endpoints as a state machine, which decides the fate of each message and the time of
-//! each step. The caller reports which messages it has taken from the outbox and which steps are
-//! done, and the model returns the next steps. It has no clock and no socket.
+//! The pair of endpoints as a state machine, which decides the fate of each message and the time of each step. The
+//! caller reports which messages it has taken from the outbox and which steps are done, and the model returns the next
+//! steps. The model has no clock and no socket.
 //!
 //! ```text
 //! endpoint  taken ─▶ reply ─▶ accept ─▶ inbox ─▶ DELIVERED ─▶ RECEIVED
@@ -8,10 +8,10 @@
 //! tracing   taken ─▶ reply ─▶ accept ─▶ event
 //! document  inbox ─▶ acknowledge ─▶ document
 //! ```
-//! Before a step is due, its message must pass the capacity limit and the delay of this part of the route. No step is
-//! due during an outage. A step begins only when the previous step is done. An ECP endpoint accepts a message from the
-//! outbox only after the broker has settled the endpoint's reply, so that the message cannot be lost between the two.
-//! Each random decision depends only on the seed and the number of the message.
+//! Before a step is due, its message must pass the capacity limit and the delay of this part of the route. An outage of
+//! this part delays the step. A step begins only when the previous step is done. An ECP endpoint accepts a message from
+//! the outbox only after the broker has settled the endpoint's reply, so that the message cannot be lost between the
+//! two. Each random decision depends only on the seed and the number of the message.
 use super::capacity::CapacityLimiter;
 use super::delay::{DelayDistribution, RandomDecision, SeededRng};
 use super::outage::{self, OutageTarget};
@@ -25,7 +25,7 @@ use uuid::Uuid;
 /// Speed of endpoint A at the beginning of a slow start, as a fraction of its full speed.
 const MIN_START_SPEED: f64 = 0.1;
 
-/// Identifies a message in transit, with a key that is never used again after the message is finished.
+/// Identifies a message in transit. After the message is finished, its key is never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MessageKey {
     slot: u32,
@@ -49,7 +49,7 @@ pub enum RefusalReason {
     NoReceiver,
     UnknownReceiver,
     NoType,
-    /// The message has no payload: its body does not consist of data sections (AMQP 1.0 §3.2.6), or they are empty.
+    /// The message has no payload, because its body does not consist of data sections (AMQP 1.0 §3.2.6).
     NoData,
     TooLong,
 }
@@ -58,7 +58,7 @@ pub enum RefusalReason {
 pub enum EndpointStep {
     Accept,
     Reply(ReplyKind),
-    /// Put the message into B's inbox, after changing one byte of it if `changed` is set.
+    /// The caller must put the message into B's inbox. If `changed` is set, it must first change a byte of the payload.
     Inbox {
         /// 0 for the message itself, and 1 for its duplicate.
         copy: u8,
@@ -97,8 +97,8 @@ pub enum SendEventKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConsumedMessage {
     pub identity: Option<(u64, Uuid)>,
-    /// Number on which random decisions about the message depend: its number in the run or, without one, a number that
-    /// is derived from its id.
+    /// Number on which random decisions about the message depend: its number in the run or, if no bench sent the
+    /// message, a number that is derived from its id.
     pub number: u64,
     pub bytes: usize,
     pub tracing: bool,
@@ -118,7 +118,7 @@ struct SimulatedMessage<M> {
     receiver: ReceiverAnswer,
 }
 
-/// Whether B's application has accepted or rejected the message. Used only if the event RECEIVED waits for that.
+/// Whether B's application has accepted or rejected the message. Used only if the event RECEIVED waits for this answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReceiverAnswer {
     Outstanding,
@@ -154,7 +154,7 @@ struct MessageSlot<M> {
     message: Option<SimulatedMessage<M>>,
 }
 
-/// A scheduled step: its time, a serial number that orders steps of the same time, its message, and the step itself.
+/// A scheduled step: its time, a serial number that orders steps with the same time, its message, and the step itself.
 type DueStep = Reverse<(Duration, u64, MessageKey, EndpointStep)>;
 
 /// The simulated pair of endpoints. The caller stores a value of type `M`, such as the content, with each message.
@@ -180,8 +180,8 @@ pub struct Simulator<M> {
 }
 
 impl<M> Simulator<M> {
-    /// Creates a simulator that starts at the time `start`. With `keeps_records`, `next_record` returns the record of
-    /// each message.
+    /// Creates a simulator that starts at the time `start`. If `keeps_records` is set, `next_record` returns the record
+    /// of each finished message.
     pub fn new(plan: SimulatorPlan, start: Duration, keeps_records: bool) -> Self {
         Self {
             accept: CapacityLimiter::new(&plan.accept.capacity),
@@ -221,8 +221,8 @@ impl<M> Simulator<M> {
         room && self.accepting < self.plan.credit && self.when_up(OutageTarget::A, now) == now
     }
 
-    /// Returns the time of the next step, or of the end of A's present outage if that comes first. `None` if no step is
-    /// scheduled and A is up.
+    /// Returns the time of the next step, or the end of endpoint A's present outage if that comes first. Returns `None`
+    /// if no step is scheduled and endpoint A is up.
     pub fn deadline(&self, now: Duration) -> Option<Duration> {
         let due = self.due_steps.peek().map(|Reverse((at, ..))| *at);
         let up = Some(self.when_up(OutageTarget::A, now)).filter(|at| *at > now);
@@ -287,7 +287,7 @@ impl<M> Simulator<M> {
     }
 
     /// Tells the simulator that a step from `next_step` failed because the broker rejected the message that the step
-    /// sent. No later step follows, except that the delivery from the outbox is still accepted.
+    /// sent. The only step that still follows is the acceptance of the message from the outbox.
     pub fn step_failed(&mut self, key: MessageKey, step: EndpointStep, now: Duration) {
         if let Some(message) = self.message_mut(key) {
             if !matches!(step, EndpointStep::Inbox { copy: 1.., .. } | EndpointStep::Document { copy: 1.. }) {
@@ -478,7 +478,7 @@ impl<M> Simulator<M> {
         self.when_up(OutageTarget::A, at)
     }
 
-    /// Returns when a message arrives at the other endpoint if it leaves its own endpoint at the time `now`.
+    /// Returns the time at which a message that leaves one endpoint at the time `now` arrives at the other endpoint.
     fn after_network(&mut self, consumed: &ConsumedMessage, now: Duration) -> Duration {
         let slowdown = self.slowdown(now);
         let plan = &self.plan;
@@ -591,8 +591,8 @@ impl<M> Simulator<M> {
         }
     }
 
-    /// If the plan wants acknowledgement documents, schedules one for a message that B's application has received. A
-    /// message that was changed on the way gets no acknowledgement.
+    /// If the plan wants acknowledgement documents, schedules a document for a message that B's application has
+    /// received. A message that was changed on the way gets no acknowledgement.
     fn push_acknowledge(&mut self, key: MessageKey, now: Duration) {
         let Some(message) = self.message(key).filter(|_| self.plan.acknowledgement_documents) else { return };
         if message.consumed.kind == DocumentKind::Acknowledgement || message.record.fault.corrupt {

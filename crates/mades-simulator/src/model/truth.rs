@@ -12,13 +12,15 @@ use uuid::Uuid;
 pub enum MessageFate {
     #[default]
     Unfinished,
-    /// The message is in the receiving endpoint's inbox, and the sending endpoint has reported that.
+    /// The message is in the receiving endpoint's inbox, and the sending endpoint has reported that, unless a fault
+    /// suppressed its report.
     Delivered,
     Refused,
     Lost,
     Failed,
     Traced,
-    /// The broker or the receiver's application rejected the message, or the broker rejected its reply or event.
+    /// The broker or the receiver's application rejected the message, or the broker rejected the reply or an event
+    /// about the message.
     Undeliverable,
 }
 
@@ -32,7 +34,8 @@ pub enum DocumentKind {
     Acknowledgement,
 }
 
-/// Bit that is inverted in the number on which the random faults of an acknowledgement depend.
+/// Bit that distinguishes the number on which the random faults of an acknowledgement depend from the number of the
+/// acknowledged message.
 const ACKNOWLEDGEMENT_BIT: u64 = 1 << 63;
 
 impl DocumentKind {
@@ -45,7 +48,7 @@ impl DocumentKind {
         }
     }
 
-    /// Serialization leaves out the kind `Message`, because most records are about messages.
+    /// Used by serde to leave out the kind `Message`, which most records have.
     fn is_message(&self) -> bool {
         *self == Self::Message
     }
@@ -142,13 +145,14 @@ pub struct SimulationTotals {
     pub waiting: u64,
     pub consumed: u64,
     pub bytes: u64,
-    /// Number of messages that endpoint B put into its inbox and endpoint A reported as delivered.
+    /// Number of messages that endpoint B put into its inbox and endpoint A reported as delivered. Messages also count
+    /// if a fault suppressed this report.
     pub delivered: u64,
     pub refused: u64,
     pub lost: u64,
     pub failed: u64,
     pub traced: u64,
-    /// Number of messages that were rejected by the broker or the receiver, or whose reply or event was rejected.
+    /// Number of messages that the broker or the receiver rejected, or whose reply or event the broker rejected.
     pub undeliverable: u64,
     pub replies: u64,
     /// Number of messages that endpoint B put into its inbox, including duplicates.
@@ -160,7 +164,7 @@ pub struct SimulationTotals {
     pub unanswered: u64,
     pub duplicated: u64,
     pub corrupted: u64,
-    /// Number of messages that are in the inbox with changed content. Each copy of such a message counts.
+    /// Number of messages that are put into the inbox with changed content. Both copies of a duplicated message count.
     pub corrupt_copies: u64,
     /// Number of messages whose failure was not reported, because a fault suppressed the reply of the EDX toolbox.
     pub failed_silently: u64,

@@ -4,7 +4,7 @@ use super::{DecodedMessage, Oddity, RunMessageId, names};
 use std::borrow::Cow;
 use std::fmt;
 
-/// Maximum number of characters that are kept of an unknown state, because a peer may send any text.
+/// Maximum length of an unknown state in characters. A longer state is cut, because a peer may send any text.
 const SHOWN_CHARACTERS: usize = 64;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -19,7 +19,7 @@ pub enum EventState {
     Received,
     /// The endpoint has given the message up, so it will not arrive.
     Failed,
-    /// The tracing message has reached the receiver's endpoint.
+    /// The tracing message, which only tests the route, has reached the receiver's endpoint.
     Tracing,
     /// The endpoint reported a state that the API does not define. Only its first 64 characters are kept.
     Unknown(String),
@@ -91,8 +91,8 @@ impl<'m> SendEvent<'m> {
     }
 }
 
-/// Reads the state in the body, which should be an amqp-value string. A single `data` section is accepted too, as in
-/// go-mades-bench, but it is reported as a deviation from the reference.
+/// Reads the state in the body, which should be an `amqp-value` string. Also accepts a single `data` section, as
+/// go-mades-bench does, but reports it as a deviation from the reference.
 fn state(message: &DecodedMessage, oddities: &mut Vec<Oddity>) -> Option<EventState> {
     let content = content(message);
     let text = match &content {

@@ -1,4 +1,4 @@
-//! The identity of a message, in the form `<sequence>-<run uuid>`, by which a run recognises its own messages.
+//! The identity of a message, in the form `<sequence>-<run uuid>`. A run recognises its own messages by their identity.
 use std::fmt;
 use uuid::Uuid;
 

@@ -51,8 +51,8 @@ impl<'m> InboxMessage<'m> {
     }
 }
 
-/// Reads only the identity of a message. This is cheaper than reading the whole message, and enough for a caller that
-/// needs only the number and the payload.
+/// Reads only the identity of a message. This is cheaper than reading the whole message, and it is enough for a caller
+/// that needs only the message's number and payload.
 pub fn identity(message: &DecodedMessage) -> Option<RunMessageId> {
     let mut reader = PropertyReader::new(message);
     let ba_message_id = reader.text(names::BA_MESSAGE_ID);

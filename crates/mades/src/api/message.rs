@@ -76,7 +76,7 @@ impl DecodedMessage {
     /// section is read only when a caller asks for it.
     ///
     /// # Errors
-    /// Fails if the bytes are not the sections of a message in the right order.
+    /// Fails if the bytes are not the sections of a message in the right order, or if a property has the wrong type.
     pub fn decode(message: &EncodedMessage) -> Result<Self, DecodeError> {
         let octets = message.whole();
         let mut reader = Reader::new(&octets);
@@ -181,7 +181,7 @@ impl DecodedMessage {
         Some(properties)
     }
 
-    /// Returns the bytes of each `data` section, or `None` if the body is not data.
+    /// Returns the bytes of each `data` section, or `None` if the body does not consist of such sections.
     pub(super) fn data(&self) -> Option<impl Iterator<Item = &[u8]>> {
         let mut reader = Reader::new(&self.octets[self.body.0..self.body.1]);
         (self.body_kind == BodyKind::Data)
@@ -198,7 +198,7 @@ impl DecodedMessage {
     }
 }
 
-/// Returns the descriptor of a section, or fails if the section is not permitted after the section `last`.
+/// Returns the descriptor of a section. Fails if the section may not follow the section with the descriptor `last`.
 fn next_section(last: u8, section: &Value<'_>) -> Result<u8, DecodeError> {
     let code = section.descriptor().and_then(|code| u8::try_from(code).ok()).unwrap_or(0);
     let is_next = match code {
@@ -299,7 +299,8 @@ impl AmqpMessage {
     }
 }
 
-/// Fields of an outgoing message's header and properties. A header with only default values is written as well.
+/// Fields of an outgoing message's header and properties. The header is written even if all its fields have their
+/// default values.
 #[derive(Clone, Debug, Default)]
 pub struct SectionFields<'a> {
     pub is_durable: bool,

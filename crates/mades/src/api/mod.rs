@@ -54,7 +54,7 @@ pub mod names {
     pub const BUSINESS_TYPE: &str = "businessType";
     /// Id that the business application gave the message.
     pub const BA_MESSAGE_ID: &str = "baMessageID";
-    /// Id of the conversation to which the business application assigned the message.
+    /// Id of the conversation to which the message belongs, as the business application set it.
     pub const BA_CORRELATION_ID: &str = "baCorrelationID";
     /// Id that the endpoint gave the message.
     pub const MESSAGE_ID: &str = "messageID";

@@ -14,11 +14,12 @@ pub struct OutgoingProperties {
     pub business_type: String,
     pub sender_application: String,
     pub is_durable: bool,
-    /// Priority of the messages, or `None` to write no priority, which means 4 (AMQP 1.0 part 3 §3.2.1).
+    /// Priority of the messages. If this is `None`, messages have no priority field, which means priority 4 (AMQP 1.0
+    /// part 3 §3.2.1).
     pub priority: Option<u8>,
     pub is_tracing: bool,
-    /// Set for acknowledgements: the run whose messages they acknowledge. An acknowledgement has the same number as the
-    /// acknowledged message, and names it in `baCorrelationID`.
+    /// For acknowledgements, the run whose messages they acknowledge. An acknowledgement has the same number as the
+    /// acknowledged message, and names that message in `baCorrelationID`.
     pub about_run: Option<Uuid>,
 }
 

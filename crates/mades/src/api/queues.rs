@@ -4,8 +4,8 @@ pub struct EndpointQueueNames {
     pub outbox: String,
     pub reply: String,
     pub inbox: String,
-    /// Queue in which the endpoint reports send events. An EDX toolbox has no such queue, and reports the state in its
-    /// reply instead.
+    /// Queue in which the endpoint reports the states of sent messages. An EDX toolbox has no such queue, and reports
+    /// the state of a message in its reply instead.
     pub send_event: Option<String>,
 }
 

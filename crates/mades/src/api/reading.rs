@@ -79,7 +79,7 @@ impl<'m> PropertyReader<'m> {
         Self { message, application, oddities: Vec::new() }
     }
 
-    /// Returns the application property with this name, or the last one if several have the name.
+    /// Returns the application property with this name. If several properties have this name, returns the last of them.
     fn get(&self, name: &str) -> Option<Scalar<'m>> {
         self.application.iter().rfind(|(key, _)| *key == name).map(|(_, value)| *value)
     }
@@ -110,7 +110,7 @@ impl<'m> PropertyReader<'m> {
         self.text(name)
     }
 
-    /// Returns a boolean application property, which may also be a text such as "true".
+    /// Returns a boolean application property. The text "true" also counts as true. A missing property counts as false.
     pub(super) fn boolean(&mut self, name: &'static str) -> bool {
         match self.get(name) {
             Some(Scalar::Boolean(truth)) => truth,

@@ -1,5 +1,5 @@
-//! Tests the ends of connections. With every broker, an orderly close must not be an error, and
-//! any other end must be reported in time.
+//! Tests how connections end. With every broker, an orderly close must not be an error, and any other end must be
+//! reported in time.
 use crate::peer::{broker, limited, our_own, start};
 use crate::script::{Then, attach, begin, detach, handshake, say, say_and};
 use fe2o3_amqp_types::definitions::{AmqpError, Role};
@@ -36,7 +36,8 @@ fn an_orderly_farewell_is_no_error() {
         for _ in 0..20 {
             visit(&broker(port), "q").await;
         }
-        // Do the same with another implementation, the acceptor of fe2o3-amqp, but without messages.
+        // Also close links and connections to another implementation, the acceptor of fe2o3-amqp, without sending
+        // messages.
         let port = start().await;
         for _ in 0..5 {
             let mut connection = Connection::open(&broker(port)).await.unwrap();
@@ -47,8 +48,8 @@ fn an_orderly_farewell_is_no_error() {
     });
 }
 
-/// The caller must start RabbitMQ and Artemis. The variable MAILRUN_TEST_BROKERS has their URLs,
-/// with a queue as the path.
+/// Before this test, the user must start the brokers RabbitMQ and Artemis, and set the variable MAILRUN_TEST_BROKERS to
+/// their URLs, each with a queue as its path.
 #[test]
 #[ignore = "needs brokers: MAILRUN_TEST_BROKERS=\"amqp://user:password@host:port/queue …\""]
 fn nor_at_brokers() {

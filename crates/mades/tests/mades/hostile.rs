@@ -1,5 +1,5 @@
-//! Tests malicious peers, which send garbage, partial input, or wrong lengths, are silent, or
-//! disconnect at any byte.
+//! Tests malicious peers of the client and of the embedded listener. Some peers send garbage, partial input or wrong
+//! lengths. Others are silent, or disconnect at any byte.
 use crate::peer::{TEST_TIMEOUT, broker, connected, limited, listener, our_own};
 use crate::script::{
     Then, anonymous, attach, begin, client, detach, detach_of, drain, end, flow, handshake, handshake_with, piece, say,
@@ -80,7 +80,7 @@ fn who_speaks_something_else_is_told_from_the_first_octets() {
         assert!(error.to_string().contains("does not speak AMQP 1.0: it answers \"HTTP/1.1\""), "{error}");
         let error = opened(b"220 mail.example ESMTP\r\n", Then::Stay).await.unwrap_err();
         assert!(matches!(error, Error::NotAmqp { .. }), "{error:?}");
-        // A server of AMQP 0-9-1 answers with the version that it wants.
+        // A server of AMQP 0-9-1 answers with the header of its own version, which the client must not accept.
         let error = opened(b"AMQP\x00\x00\x09\x01", Then::HangUp).await.unwrap_err();
         assert!(matches!(error, Error::NotAmqp { .. } | Error::PeerMisbehaved { .. }), "{error:?}");
     });
@@ -241,8 +241,8 @@ fn one_in_pieces_of_an_octet_too() {
     limited(endless(1, 10_000));
 }
 
-/// Returns the error of `next` for a peer that sends these bytes on the client's link and then
-/// never answers.
+/// Connects a receiver to a peer that sends these bytes after the attach and then never answers. Returns the error that
+/// the receiver gets.
 async fn after(octets: Vec<u8>) -> Error {
     let link = attach("test:q:1", Role::Sender, Some("q"));
     let port = say(vec![handshake(), begin(), [link, octets].concat()], Then::Stay).await;
@@ -339,8 +339,8 @@ fn a_session_that_the_broker_ends_takes_no_other_link_with_it() {
     });
 }
 
-/// Starts a peer that sends these parts when the client asks for them, and then reads to the end.
-/// Returns the port of the peer, and a channel with the bytes that the peer reads after the parts.
+/// Starts a peer that sends each of these parts when the client asks for it, and then reads until the client
+/// disconnects. Returns the port of the peer, and a channel for the bytes that the peer reads after the last part.
 async fn heard_by(parts: Vec<Vec<u8>>) -> (u16, tokio::sync::oneshot::Receiver<Vec<u8>>) {
     let (tell, answer) = tokio::sync::oneshot::channel();
     let tell = Arc::new(std::sync::Mutex::new(Some(tell)));
@@ -402,7 +402,8 @@ fn bad_input_gives_one_line_with_the_cause_and_leaves_nothing_running() {
                 },
             };
             assert_eq!(error.to_string(), expected.replace("PORT", &port.to_string()), "{what}");
-            // Wait until the peer sees the client close its socket. If this stayed open, the test would not end.
+            // Wait until the peer sees that the client has closed its socket. If the client left the socket open, the
+            // test would not end.
             ended.await.unwrap();
         }
         // In these two cases, the connection ends in the middle of a message: between two frames, and within a frame.
@@ -577,7 +578,7 @@ fn filled(queues: &MemoryQueues, messages: usize, length: usize) -> QueueIndex {
     id
 }
 
-/// Waits until the condition holds, but only within a time limit.
+/// Waits until the condition holds. Panics if it does not hold within 10 s.
 async fn until(what: impl Fn() -> bool) {
     let waiting = async {
         while !what() {
@@ -737,7 +738,8 @@ fn a_peer_that_is_silent_for_too_long_is_lost_and_one_that_wants_to_hear_us_does
     });
 }
 
-/// Returns true if the last fields of a flow are link-credit 0, available null and drain true.
+/// Returns true if a flow frame in the input says that all credit has been returned: its last fields are link-credit 0,
+/// available null and drain true.
 fn has_drained(input: &[u8]) -> bool {
     let starts = (0..input.len()).filter(|at| input[*at..].starts_with(&[0, 0x53, 0x13]));
     starts.map(|at| &input[at - 8..]).any(|frame| {

@@ -1,4 +1,4 @@
-//! Tests messages to and from queues: messages that are settled in each way, and links that end.
+//! Tests links: messages to and from queues, each kind of settlement, and the ends of links.
 use crate::peer::{broker, connected, limited, start};
 use mailrun_mades::api::{BodyContent, OutgoingProperties, OutgoingTemplate, content, payload};
 use mailrun_mades::{
@@ -140,7 +140,8 @@ fn deliveries_come_in_order_and_are_settled_as_we_say() {
                 _ => receiver.modify(ticket).unwrap(),
             }
         }
-        // The peer counts the outcomes, which the client sends while it waits for this message with the counts.
+        // The last message contains the peer's counts of the outcomes. While the client waits for this message, it
+        // sends the outcomes to the peer.
         let counts = delivery(&mut receiver).await;
         assert_eq!(content(&counts.message), BodyContent::Text("[5, 1, 3, 1]"));
         receiver.accept(counts.handle).unwrap();

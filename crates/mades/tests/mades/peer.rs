@@ -27,13 +27,13 @@ pub(crate) async fn listener() -> (TcpListener, u16) {
     (listener, port)
 }
 
-/// Returns the broker at this port, with short time limits.
+/// Returns the settings for a broker at this port of the local host, with a short time limit for each step.
 pub(crate) fn broker(port: u16) -> Broker {
     let url = format!("amqp://127.0.0.1:{port}").parse().unwrap();
     Broker { step_timeout: Duration::from_secs(5), ..Broker::new(url, "test") }
 }
 
-/// Starts the crate's own listener. Returns its port and its queues.
+/// Starts the simulator's embedded listener. Returns its port and its queues.
 pub(crate) async fn our_own(limits: QueueLimits) -> (u16, MemoryQueues) {
     let (listener, port) = listener().await;
     let queues = MemoryQueues::new(limits);

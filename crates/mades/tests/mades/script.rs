@@ -1,5 +1,5 @@
-//! A scripted peer. It sends the bytes of a handshake, a link and a delivery, each when the client
-//! asks for it.
+//! A scripted peer. It sends prepared parts, for example a handshake, a link and a delivery. Each part is sent when the
+//! client asks for it.
 use fe2o3_amqp_types::definitions::{self, AmqpError, ReceiverSettleMode, Role, SenderSettleMode};
 use fe2o3_amqp_types::messaging::{Source, Target, TargetArchetype};
 use fe2o3_amqp_types::performatives::{Attach, Begin, Detach, End, Flow, Open, Transfer};
@@ -34,12 +34,13 @@ fn open_with(idle_ms: Option<u32>) -> Vec<u8> {
     frame(0, &open, &[])
 }
 
-/// Returns the bytes that a peer sends until the connection is open.
+/// Returns the bytes that a broker sends until the connection is open: its part of the SASL login, the AMQP header and
+/// the open frame.
 pub(crate) fn handshake() -> Vec<u8> {
     handshake_with(None)
 }
 
-/// Returns the bytes of `handshake` with an idle timeout in milliseconds.
+/// Returns the same bytes as `handshake`, but the peer announces this idle timeout in milliseconds.
 pub(crate) fn handshake_with(idle_ms: Option<u32>) -> Vec<u8> {
     let outcome = SaslOutcome { code: SaslCode::Ok, additional_data: None };
     [
@@ -111,18 +112,18 @@ pub(crate) fn end(condition: AmqpError) -> Vec<u8> {
     frame(0, &End { error: Some(error) }, &[])
 }
 
-/// Returns a frame that detaches the link with this handle, which should not exist.
+/// Returns a frame that detaches a link. The caller must pass a handle that no link has, to test an invalid frame.
 pub(crate) fn detach_of(handle: u32) -> Vec<u8> {
     let error = definitions::Error::new(AmqpError::NotAllowed, "says the script".to_owned(), None);
     frame(0, &Detach { handle: handle.into(), closed: true, error: Some(error) }, &[])
 }
 
-/// Returns a frame that gives credit to the link, and asks the peer for a flow frame as the answer.
+/// Returns a frame that gives credit to the link, and asks the receiver of the frame to answer with a flow frame.
 pub(crate) fn flow(credit: u32) -> Vec<u8> {
     flow_with(credit, false)
 }
 
-/// Returns a frame that gives credit to the link, and asks the peer to use up or return all of the credit.
+/// Returns a frame that gives credit to the link, and asks the receiver of the frame to use up or return all credit.
 pub(crate) fn drain(credit: u32) -> Vec<u8> {
     flow_with(credit, true)
 }
@@ -211,9 +212,9 @@ impl HeardFrames {
         true
     }
 
-    /// Waits until the client has asked for the bytes in `part`. If the part begins with a session
-    /// or a link, the client must have begun one. Otherwise any new frame counts. Returns true if
-    /// the client has asked.
+    /// Waits until the client has asked for the bytes in `part`. If the part begins with a begin or attach frame, the
+    /// client asks for it with a frame of the same kind. Otherwise any new input counts as a question. Returns false if
+    /// the client disconnects instead.
     async fn wait_for_question(&mut self, part: &[u8], stream: &mut TcpStream) -> bool {
         let code = performative(part);
         loop {
@@ -257,7 +258,8 @@ pub(crate) async fn say(parts: Vec<Vec<u8>>, then: Then) -> u16 {
     .await
 }
 
-/// Starts a peer like `say`, which runs `then` at the end.
+/// Starts a peer like that of `say`, but runs `then` after the peer has sent its last part. Returns the port of the
+/// peer.
 pub(crate) async fn say_and<F, Done>(parts: Vec<Vec<u8>>, then: F) -> u16
 where
     F: Fn(TcpStream) -> Done + Clone + Send + 'static,

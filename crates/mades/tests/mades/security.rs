@@ -1,5 +1,5 @@
-//! Tests authentication and encryption: SASL mechanisms, TLS with and without trust, and clients
-//! and peers whose settings differ.
+//! Tests authentication and encryption: SASL mechanisms, TLS with trusted and untrusted certificates, and clients whose
+//! settings do not match those of the peer.
 use crate::peer::{broker, limited, listener, serve, start, start_with};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -61,7 +61,7 @@ fn a_password_is_proven_by_each_scram() {
     });
 }
 
-/// A peer's side of SASL EXTERNAL, which accepts every client that TLS has accepted.
+/// The peer's side of SASL EXTERNAL. It accepts every client, because TLS has already checked the client's certificate.
 #[derive(Clone)]
 struct External;
 
@@ -92,7 +92,7 @@ fn pem(label: &str, der: &[u8]) -> String {
     format!("-----BEGIN {label}-----\n{}\n-----END {label}-----\n", STANDARD.encode(der))
 }
 
-/// A self-signed certificate, as files and in the form of rustls.
+/// A self-signed certificate with its key. Both are in memory for rustls, and also in files for the client's options.
 struct TestCertificate {
     directory: TempDir,
     certificate: rcgen::CertifiedKey<rcgen::KeyPair>,

@@ -1,5 +1,5 @@
-//! Checks that arbitrary bytes are either refused as a ledger file, or give a ledger that has the same content after it
-//! was written and read again. The ledger may take at most one page (4 KB) more memory than the file has bytes.
+//! Reads arbitrary bytes as a ledger file. If they are accepted, writing the ledger and reading it again must give the
+//! same content. The ledger may take at most one page (4 KB) more memory than the file has bytes.
 use crate::ledger::Ledger;
 
 pub fn check(data: &[u8]) {

@@ -1,5 +1,5 @@
 //! Reads arbitrary bytes as the record of one part of a load, and adds the record to a union twice. The union must
-//! accept both or refuse both, and must be able to write its sum as JSON.
+//! either accept the record both times or refuse it both times. It must be possible to write the sum as JSON.
 use crate::record::Record;
 use crate::union::RecordUnion;
 

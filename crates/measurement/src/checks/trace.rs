@@ -1,5 +1,5 @@
-//! Reads any bytes as a trace line. If a line is accepted, writing the trace must give the same line, except for upper
-//! and lower case.
+//! Reads arbitrary bytes as a trace line. If they are accepted, writing the trace must give the same line, except for
+//! upper and lower case.
 use crate::trace::{MAX_RECIPIENTS, RecipientId, RecipientNumbering, RunId, Trace};
 
 pub fn check(data: &[u8]) {

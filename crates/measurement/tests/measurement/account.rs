@@ -1,5 +1,6 @@
-//! Tests of the account of a run. The counts of source and sink must determine how many units, which are pairs of
-//! message and recipient, had each fate. The verdict must name each fault and its count.
+//! Tests of the account of a run, which tells how many units had each fate, such as delivered or lost. A unit is a pair
+//! of message and recipient. The account is computed from the counts of source and sink. The verdict must name each
+//! fault and its count.
 use crate::sample;
 use mailrun_measurement::account::{AccountInputs, Arrivals, RelayInputs, ServerQueue, Topology, fates_sum, reconcile};
 use mailrun_measurement::judge::{VerdictInputs, judge};
@@ -25,7 +26,7 @@ fn arrivals(units: &Ledger) -> Arrivals<'_> {
     Arrivals::unharmed(units, &NONE)
 }
 
-/// The source's counts of units that were not accepted, or not yet.
+/// Numbers of units that the source counted as rejected, failed, in doubt or still open, and not as accepted.
 #[derive(Default)]
 struct SourceCounts {
     rejected: u64,
@@ -73,7 +74,8 @@ fn what_was_accepted_and_did_not_arrive_is_lost() {
 
 #[test]
 fn what_arrived_though_no_reply_was_heard_is_delivered() {
-    // The source got a 250 for the units 0..10. The units 10..12 arrived although their replies were lost.
+    // The source got a 250 for the units (recipients of messages) 0..10. The units 10..12 arrived although their
+    // replies were lost.
     let counted = |rejected, failed, open| SourceCounts { rejected, failed, open, ..SourceCounts::default() };
     let row = settled(&ledger(0..10), &ledger(0..12), counted(6, 0, 4));
     assert_eq!(fates(&row), [12, 6, 0, 0, 2]);
@@ -189,7 +191,7 @@ fn recipients_that_a_server_rewrote_leave_an_open_account_that_names_the_remedy(
     }
 }
 
-/// Returns a ledger of units, each given by the numbers of its message and of its recipient.
+/// Returns a ledger of these units. Each unit is given by the number of its message and the number of its recipient.
 fn units(pairs: &[(u64, u32)]) -> Ledger {
     let mut ledger = Ledger::default();
     pairs.iter().for_each(|(sequence, recipient)| _ = ledger.mark(*sequence, *recipient));
@@ -208,7 +210,8 @@ fn recipients_that_the_source_did_not_name_stand_for_those_that_are_missing() {
         queued: Option<&'static [(u64, u32)]>,
         /// Expected numbers of units that are delivered, bounced, queued, missing and in doubt.
         fates: [u64; 5],
-        /// Expected number of recipients that a server rewrote, and of copies that it sent to further recipients.
+        /// Expected number of recipients whose address a server rewrote, and expected number of copies that the server
+        /// sent to further recipients.
         beside: [u64; 2],
     }
     const TWO: &[(u64, u32)] = &[(1, 5), (1, 6), (2, 5), (2, 6)];
@@ -276,7 +279,7 @@ fn recipients_that_the_source_did_not_name_stand_for_those_that_are_missing() {
         let found = [row.delivered, row.bounced, row.queued, missing, row.in_doubt];
         assert_eq!(found, fates.map(Some), "{what}");
         assert_eq!([row.rewritten, row.copied], beside.map(Some), "{what}");
-        // The account must be closed, except if a message arrived that was never created.
+        // The fates must add up to the number of created messages, unless a message arrived that was never created.
         assert_eq!(fates_sum(&row), what != "another message's", "{what}: {row:?}");
     }
 }
@@ -1107,7 +1110,7 @@ fn what_may_have_disturbed_a_run_is_said_and_leaves_it_valid() {
 }
 
 /// Returns the verdict on a simulated load of 600 messages at 150/s, with the thresholds `expressions`. The source
-/// begins each message late by the next delay in `lags_ms`, and the server takes `server_ms` to accept each message.
+/// begins the messages late, by each delay of `lags_ms` in turn. The server takes `server_ms` to accept a message.
 fn replayed(lags_ms: &[f64], server_ms: f64, expressions: &[&str]) -> Verdict {
     let ms = |ms: f64| Duration::from_secs_f64(ms / 1e3);
     let mut tally = SourceTally::default();

@@ -184,8 +184,8 @@ proptest! {
     }
 
     /// `reconcile`, which compares sets of units, must count the same fates as a model that assigns a fate to one unit
-    /// at a time. To the source, each unit is accepted, rejected, failed, open or in doubt. Whichever it is, the unit
-    /// may have arrived or be in the relay's queue.
+    /// at a time. The source counts each unit as accepted, rejected, failed, open or in doubt. In each of these cases,
+    /// the unit may have arrived at the sink, or may be in the relay's queue.
     #[test]
     fn the_fates_of_any_run_are_those_of_its_units(
         units in vec((0..5u8, any::<bool>(), any::<bool>(), any::<bool>()), 0..300), given_up in 0..20u64
@@ -231,7 +231,7 @@ proptest! {
         prop_assert_eq!(unheard, model.nowhere);
         let no_more_than = [(row.rejected, rejected), (row.failed, failed), (row.in_doubt, in_doubt), (row.in_flight, open)];
         prop_assert!(no_more_than.into_iter().all(|(fate, counted)| fate.unwrap() <= counted));
-        // If the source counts a unit too few, the account must not be closed.
+        // If the source counts one created unit too few, the fates must not add up to the number of created units.
         if accepted.count() > 0 {
             let short = reconcile(AccountInputs { recipients_created: recipients_created - 1, ..watched });
             prop_assert!(!fates_sum(&short));

@@ -8,8 +8,8 @@ use mailrun_measurement::judge::{VerdictInputs, judge};
 use mailrun_measurement::record::{EndedRow, LedgerRow, Party, Reception, Record, Role, RuleRow, Watched};
 use std::time::Duration;
 
-/// Returns all reasons of the verdict on a run in which `missing` of 100 messages did not reach the sink. The queue of
-/// the server is unknown, so these messages may still be in it.
+/// Returns all reasons of the verdict on a run in which `missing` of 100 messages did not reach the sink. The content
+/// of the server's queue is unknown, so these messages may still be there.
 fn said(missing: u64, reception: Option<Reception>) -> String {
     let ledger = LedgerRow {
         created: Some(100),

@@ -28,9 +28,10 @@ struct Message {
     due: f64,
     /// The message was due before the end of the warm-up.
     is_warm_up: bool,
-    /// Delay in seconds with which the source began the message. `None` if the message was never sent.
+    /// Number of seconds by which the source began the message late. `None` if the message was never sent.
     lag: Option<f64>,
-    /// Time at which the server replied with 250, before `lag` is added. `None` if the server rejected the message.
+    /// Time at which the server would accept the message (250) if the source began it on time. The simulation adds
+    /// `lag` to this time. `None` if the server rejected the message.
     accepted: Option<f64>,
     delivered: Option<f64>,
     /// Set if the message arrives twice at the sink.
@@ -46,7 +47,7 @@ struct Run {
     /// Number of seconds for which the bench waited for outstanding messages after the load.
     waited_s: f64,
     has_unknown_queue: bool,
-    /// Set if the user ordered the sink to drop the messages that are missing.
+    /// Set if messages are missing because the user ordered the sink to drop them.
     is_ordered: bool,
     is_watched: bool,
     /// State of the host during the run, if the host was watched.
@@ -114,7 +115,7 @@ fn long(long_ms: f64) -> impl Fn(u32) -> WaitRow {
 }
 
 impl Run {
-    /// Applies `change` to one of every `every` messages.
+    /// Applies `change` to one message in `every`.
     fn each(mut self, every: usize, change: impl Fn(&mut Message)) -> Self {
         self.messages.iter_mut().skip(every / 2).step_by(every).for_each(change);
         self
@@ -577,13 +578,13 @@ fn each_situation_has_its_conclusion() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// A host that is busy with foreign programs must excuse a missed threshold only if waits for a processor, as recorded
-/// during the run, can have caused the delays.
+/// If a threshold is missed while foreign programs keep the host busy, the host must count as an excuse only if the
+/// recorded waits for a processor can have caused the delays.
 #[test]
 fn a_busy_host_excuses_what_it_explains() {
     const FAIL: Outcome = Outcome::Fail;
     const INVALID: Outcome = Outcome::Invalid;
-    // Every twentieth message is accepted after this time, and the others after 2 ms.
+    // Every twentieth message is accepted after `ms` milliseconds, and the others after 2 ms.
     let slow = |ms: f64| load(50.0, 10.0).each(20, move |message| message.accepted = Some(message.due + ms / 1e3));
     let all_slow = |ms: f64| {
         let slow = load(50.0, 10.0).each(1, move |message| message.accepted = Some(message.due + ms / 1e3));
@@ -716,7 +717,7 @@ fn a_busy_host_excuses_what_it_explains() {
             INVALID,
             "p99",
         ),
-        // In these situations, the server is too slow for a rate or for all messages.
+        // In these situations, the server misses a rate, or delays almost all messages.
         (
             "a rate that half of the processors halved",
             delivered_at(18.0),

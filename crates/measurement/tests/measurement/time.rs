@@ -54,8 +54,8 @@ impl<T: Default + Clone> Party<T> {
     }
 
     /// Returns all events in the order of their times, together with the ticks of the collector and the hand-overs of
-    /// each worker. These come about four times a second, not all at the same moments, until shortly after the last
-    /// event.
+    /// each worker. Until shortly after the last event, the collector and each worker have such an event about four
+    /// times a second, each at its own moments.
     fn ordered(&self, rng: &mut SeededRng, began: Duration) -> Vec<(Duration, usize, Event)> {
         let mut events = self.events.clone();
         let end = events.iter().map(|(at, ..)| *at).max().unwrap() + 2 * TICK;
@@ -132,8 +132,8 @@ fn source(rng: &mut SeededRng, zero: Duration, messages: &[Message]) -> Record {
     Record { origin_ns: ns(zero), series: series.rows(end), stalls: stalls.rows(), ..sample::source() }
 }
 
-/// Returns the record that a sink makes of these messages. The sink was started up to 100 s before the load. It learns
-/// only from the traces at which fraction of a second the seconds of the run begin.
+/// Returns the record that a sink makes of these messages. The sink was started up to 100 s before the load. The traces
+/// in the messages tell it at which fraction of a second each second of the run begins, but not when the load began.
 fn sink(rng: &mut SeededRng, zero: Duration, messages: &[Message]) -> Record {
     let began = zero.saturating_sub(later(rng, Duration::from_secs(100)));
     let phase = ZeroPhase::of(zero).time();

@@ -151,8 +151,8 @@ fn is_open(record: &Record) -> bool {
     record.workload.arrival != Arrival::Closed
 }
 
-/// Returns true if mailrun itself limited the run, because its source was busy all the time or sessions of its relay
-/// failed. A rate that the source did not reach is judged separately.
+/// Returns true if mailrun itself limited the run, because its source was busy nearly all the time or sessions of its
+/// relay failed. A rate that the source did not reach is judged separately.
 fn is_limited_by_us(record: &Record, between: Topology) -> bool {
     let is_busy = record.parties[0].user_s > Some(9.0);
     (between == Topology::Server && is_busy) || record.parties[1].failed_sessions > Some(0)
@@ -169,7 +169,7 @@ fn is_rate_missed(record: &Record) -> bool {
     is_open(record) && created.rate_per_s == Some(5.0) && record.ending == Some(Ending::Complete)
 }
 
-/// Returns the outcome that the record must have according to docs/ci.md, whose rules are applied one after another.
+/// Returns the outcome that the record must have. Applies the rules of docs/ci.md in their order.
 fn expected(record: &Record, between: Topology) -> Outcome {
     let is_ours = is_limited_by_us(record, between);
     let is_rate_ours = is_rate_missed(record) && (is_ours || is_behind(record) || between == Topology::Direct);
@@ -332,7 +332,8 @@ fn a_source_or_sink_without_memory_is_not_the_servers_failure() {
             out_of_memory: true,
         });
         record.parties = vec![died];
-        // After a process has died, connections fail, and a threshold on this is missed. The verdict must not change.
+        // After a process has died, connections fail, so that a threshold on failed messages is missed. The verdict
+        // must not change.
         record.ledger.created = record.ledger.created.map(|created| created + 20);
         record.ledger.failed = Some(20);
         record.thresholds.push(Threshold::parse("failed <= 1", RunProtocol::Smtp).unwrap().evaluate(&record));

@@ -244,7 +244,8 @@ fn any_part() -> impl Strategy<Value = GeneratedPart> {
         prop_oneof![
             proptest::collection::vec(inner.clone(), 1..4).prop_map(GeneratedPart::Many),
             inner.prop_map(|part| match part {
-                // mail-parser 0.11.9 panics if a message consists of nothing but another message.
+                // Put a message into a multipart and not directly into another message, because mail-parser 0.11.9
+                // panics if a message consists of nothing but another message.
                 GeneratedPart::Message(_) => GeneratedPart::Many(vec![part]),
                 part => GeneratedPart::Message(Box::new(part)),
             }),

@@ -17,15 +17,15 @@ pub(super) enum Section {
     /// Text that belongs to none of the other sections, such as an introduction, and names no recipients.
     #[default]
     Text,
-    /// List of Exim, in which addresses are indented by two columns, and reasons for the failure by more.
+    /// Exim's list of recipients. Addresses are indented by two columns, and reasons for the failure by more.
     Exim(NoticeAction),
-    /// List of sendmail, in which addresses are not indented, and reasons for the failure are indented.
+    /// sendmail's list of recipients. Addresses are not indented, and reasons for the failure are indented.
     Sendmail(NoticeAction),
-    /// sendmail: transcript of the session with the next hop, which contains the replies that explain the failure.
+    /// sendmail's transcript of the session with the next hop. It contains the replies that explain the failure.
     Transcript,
-    /// qmail (QSBMF): each paragraph begins with an address and a colon.
+    /// qmail's text (QSBMF), in which the paragraph about a recipient begins with the address and a colon.
     Qmail,
-    /// Copy of the undelivered message. The reader skips it to the end of the notification.
+    /// Copy of the undelivered message, up to the end of the notification. It is not searched for recipients.
     Returned,
 }
 
@@ -114,7 +114,7 @@ impl Section {
 }
 
 /// Adds a line to the reason why delivery to a recipient failed. If the line begins with `original`, for example with
-/// `(generated from `, stores the address after that as the original address instead.
+/// `(generated from `, stores the rest of the line as the recipient's original address instead.
 fn explain(recipient: Option<&mut NoticeRecipient>, line: &[u8], original: &[u8]) {
     let Some(recipient) = recipient else { return };
     match line.strip_prefix(original) {

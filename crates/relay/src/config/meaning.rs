@@ -75,8 +75,8 @@ impl<'a> SectionReader<'a> {
         self.errors.ok_or_add(&at, outcome).map(|()| Networks(networks))
     }
 
-    /// Reads the section `[dsn]`. If it sends DSNs to the postmaster, reports an error unless mail to the postmaster is
-    /// deliverable.
+    /// Reads the section `[dsn]`. If it directs DSNs to the postmaster, but mail to the postmaster is undeliverable,
+    /// reports an error.
     fn dsn(self, root: &mut Section<'a>, config: &mut Config) {
         config.dsn.postmaster = format!("postmaster@{}", config.router.primary_domain().unwrap_or(&config.hostname));
         let Some(mut section) = root.table("dsn") else { return };

@@ -48,8 +48,8 @@ impl Config {
         Self::read_with(file, &ConfigEnvironment { delivery_scope: reach, ..ConfigEnvironment::of_process() })
     }
 
-    /// Like `read_within`, but also checks with `can_store_in` whether the spool's directory can be
-    /// used. A starting relay does not need this check, because it opens the spool.
+    /// Like `read_within`, but also checks with `can_store_in` whether the spool's directory can be used. A relay that
+    /// starts does not need this check, because it opens the spool and so notices any error.
     ///
     /// # Errors
     /// Fails if the files contain mistakes, and returns all of them.

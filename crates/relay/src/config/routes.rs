@@ -197,8 +197,8 @@ impl<'a> RouteReader<'a, '_> {
         Some((span, template.below(self.reader.base_directory)))
     }
 
-    /// Reads the TLS policy and the login of a next hop. Reports an error if the password might be sent unencrypted to
-    /// a server without a loopback address.
+    /// Reads the TLS policy and the login of a next hop. Reports an error if the password might be sent unencrypted,
+    /// unless all servers of the next hop have loopback addresses.
     fn security(self, section: &mut Section<'a>, hosts: Option<&[TargetHost]>) -> (NextHopTls, Option<Credentials>) {
         let user_at = section.key("user");
         let credentials = self.credentials(section);
@@ -304,8 +304,8 @@ impl<'a> RouteReader<'a, '_> {
         is_misplaced
     }
 
-    /// Reads `[local]`, the section about the relay's own domains. Also returns the position of each domain in the
-    /// file, because the caller must report domains without a destination after it has read the routes.
+    /// Reads `[local]`, the section about the relay's own domains. Also returns these domains with their positions in
+    /// the file, so that the caller can report domains without a destination after it has read the routes.
     fn local(self, mut section: Section<'a>, has_routes: bool) -> (LocalDomains, Vec<(Range<usize>, String)>) {
         let domains = section.list("domains", "[\"example.com\"]").unwrap_or_default();
         for (span, domain) in &domains {
@@ -352,7 +352,7 @@ impl<'a> RouteReader<'a, '_> {
         })
     }
 
-    /// Checks that mail for local domains has a destination, above all mail for the postmaster (RFC
+    /// Checks that mail for each local domain has a destination, and that mail for the postmaster is deliverable (RFC
     /// 5321 §4.5.1).
     fn check_local_domains(self, router: &Router, domains: &[(Range<usize>, String)], span: &Range<usize>) {
         let nobody = Address::mailbox(b"").expect("the null path is a path");

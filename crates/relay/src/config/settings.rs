@@ -23,8 +23,9 @@ const MAX_FILE_BYTES: u64 = 64 << 20;
 pub struct Config {
     /// The relay's name in the greeting, in `Received:` fields and in DSNs.
     pub(crate) hostname: String,
-    /// Set if the configuration contains `hostname`. Only then does a server that greets with the relay's name indicate
-    /// a mail loop, because other servers on this host may use the host's name as well.
+    /// Set if the configuration contains `hostname`. A server that greets with this name is then the relay itself, so
+    /// mail would loop. Without the key, the relay uses the host's name, which other servers on this host may use as
+    /// well.
     pub(crate) has_own_name: bool,
     pub listen: Vec<Endpoint>,
     /// Addresses at which TLS begins before the greeting.
@@ -43,8 +44,8 @@ pub struct Config {
     /// other users may read.
     pub(super) file_warnings: Vec<String>,
     pub(crate) login_limits: LoginLimits,
-    /// Clients whose failed logins count only against the user, and not against the client's address. An example is a
-    /// webmail server, because its users share one address.
+    /// Clients whose failed logins count only against the user name, and not against the client's address. An example
+    /// is a webmail server, because all its users have the same address.
     pub(crate) login_exempt: Networks,
     pub router: Router,
     pub(crate) delivery: DeliveryLimits,
@@ -358,8 +359,8 @@ impl LogLevel {
         [(Self::Error, "error"), (Self::Warn, "warn"), (Self::Info, "info"), (Self::Debug, "debug")];
 }
 
-/// Everything that the relay reads besides the configuration file: other files, variables, and the
-/// name of the host. Tests replace these with fixed values.
+/// Everything on which a configuration depends besides its own file: other files, environment variables, and the name
+/// of the host. Tests replace these with fixed values.
 pub(crate) struct ConfigEnvironment<'a> {
     pub(crate) read: &'a dyn Fn(&Path) -> io::Result<Vec<u8>>,
     pub(crate) variable: &'a dyn Fn(&str) -> Option<String>,
@@ -447,16 +448,15 @@ impl Config {
         self.listen.iter().chain(&self.listen_tls).chain(&self.listen_lmtp)
     }
 
-    /// Returns warnings about settings that are allowed but risky: next hops whose certificate is
-    /// not verified although TLS is required, and files with secrets that everybody may read.
+    /// Returns warnings about settings that are allowed but risky: next hops whose certificate is not verified although
+    /// TLS is required, and files with secrets that all users of this host may read.
     pub fn warnings(&self) -> Vec<String> {
         let hops = self.router.insecure_hops();
         let of_hops = hops.map(|hop| format!("{hop}: insecure = true: the certificate is not verified"));
         of_hops.chain(self.file_warnings.iter().cloned()).collect()
     }
 
-    /// Returns the keys whose values differ in `new`, but whose new values take effect only after a restart. A reload
-    /// reports these keys.
+    /// Returns the keys whose values differ in `new` and take effect only after a restart. A reload reports these keys.
     pub(crate) fn needs_restart(&self, new: &Self) -> Vec<&'static str> {
         // List every field here. A new field is then a compile error until somebody decides whether a change of it
         // needs a restart. Fields with `_` need none: the relay always reads them from the current configuration.

@@ -81,8 +81,8 @@ pub(super) fn network(text: &str) -> Result<IpNet, String> {
     Ok(network.trunc())
 }
 
-/// Returns a description of the trusted networks if they contain more addresses than any single owner has. The relay
-/// would then be open to strangers. The limits are half of all IPv4 addresses and half of the allocated IPv6 addresses
+/// If the trusted networks contain more addresses than any single owner has, returns a description of them, because the
+/// relay would be open to strangers. The limits are half of all IPv4 addresses and half of the allocated IPv6 addresses
 /// (2000::/3). Networks that contain 64:ff9b::/96 are also too large, because a NAT64 translator maps all IPv4
 /// addresses to this prefix (RFC 6052 §2.1).
 pub(super) fn is_open_relay(networks: &[IpNet]) -> Option<&'static str> {

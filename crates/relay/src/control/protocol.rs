@@ -38,7 +38,7 @@ pub enum ControlRequest {
         command: OperatorCommand,
         which: CommandScope,
     },
-    /// Asks for the totals of all queues and the statistics of each next hop.
+    /// Asks for the totals of all queues, and for the statistics of the next hops with the most entries.
     Stats,
 }
 
@@ -217,7 +217,7 @@ pub struct TotalsRow {
     pub entries: u64,
     #[serde(rename = "couriers")]
     pub connections: u64,
-    /// Number of bytes of memory that the messages in the queue occupy.
+    /// Memory, in bytes, that the messages in the queue occupy.
     #[serde(rename = "letter_bytes")]
     pub message_bytes: u64,
     pub spool_messages: u64,

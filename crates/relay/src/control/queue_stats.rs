@@ -16,7 +16,7 @@ const OTHERS: &str = "(others)";
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct QueueStats {
     pub(crate) totals: TotalsRow,
-    /// Next hops in descending order of their number of entries.
+    /// The next hops with the most queue entries, the largest first. A last row may sum up all other next hops.
     pub(crate) hops: Vec<HopRow>,
 }
 

@@ -31,7 +31,8 @@ const MAX_CONNECTIONS: usize = 16;
 const IO_TIMEOUT: Duration = Duration::from_secs(60);
 const BACKLOG_TIMEOUT: Duration = Duration::from_secs(10);
 const BACKLOG_POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// Pause after a connection could not be accepted. The usual reason is that the process has no file descriptors left.
+/// Pause after a connection could not be accepted, or its thread could not be started. The usual reason is that the
+/// process has no file descriptors left, so another attempt at once would fail as well.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// The control socket's path. Dropping this value removes the socket's file.
@@ -173,7 +174,7 @@ fn respond<W: Write>(
 }
 
 /// Waits until the mail that a former run left in the spool is queued. Before that, a command would miss the messages
-/// that are only in the spool.
+/// that are only in the spool. Fails after `BACKLOG_TIMEOUT`.
 fn await_backlog(relay: &RunningRelay) -> Result<(), ControlError> {
     let latest = Instant::now() + BACKLOG_TIMEOUT;
     while !relay.context.is_backlog_queued() {
@@ -334,9 +335,10 @@ fn execute(relay: &RunningRelay, command: OperatorCommand, which: &CommandScope)
     Ok(messages)
 }
 
-/// Executes a command for the messages of up to `CHANGE_PAGE_ENTRIES` queue entries, beginning at position `from`. With
-/// `hop`, changes only the recipients at this next hop. Returns the changed messages, and the position for the next
-/// call. Several calls may execute the command for the same message, but repeating a command has no effect.
+/// Executes a command for the messages of up to `CHANGE_PAGE_ENTRIES` queue entries, beginning at position `from` of
+/// the queue. With `hop`, changes only the recipients at this next hop. Returns the changed messages, and the position
+/// at which the next call must begin. Several calls may execute the command for the same message, but repeating a
+/// command has no effect.
 fn change_page(
     worker: &Rc<RelayWorker>,
     command: OperatorCommand,

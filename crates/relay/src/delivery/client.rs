@@ -53,8 +53,8 @@ pub(crate) const MAX_BATCH: u32 = 8;
 /// A peer that takes longer than this to answer a message gets one message at a time, so that other connections can
 /// deliver the remaining messages.
 const FAST_REPLY_LIMIT: Duration = Duration::from_millis(10);
-/// Time for which a peer gets only one message at a time after it has ended a session with several messages in transit.
-/// Such a peer may limit the number of messages per connection.
+/// If a peer ends a session while several messages are in transit, it gets only one message at a time for this long,
+/// because it may limit the number of messages per connection.
 const STREAM_RETRY_DELAY: Duration = Duration::from_secs(600);
 /// Configuration keys that error messages about a rejected certificate suggest to the operator.
 const REMEDIES: Remedies = Remedies { trust: "cacert = FILE", name: "tls_name = NAME", insecure: "insecure = true" };
@@ -66,7 +66,7 @@ pub(crate) enum ConnectionResult {
     Refused(DeliveryRefusal),
     /// The server greets with this relay's own name, so mail would go in circles.
     Loop(DeliveryRefusal),
-    /// TLS was offered but failed. The next attempt may go without it, because TLS is optional.
+    /// The server offered TLS, but TLS failed. The next attempt may do without TLS, because TLS is optional.
     WithoutTls,
 }
 
@@ -91,14 +91,14 @@ pub(crate) struct SmtpDelivery {
     worker: Rc<RelayWorker>,
     slot: Option<SlotGuard>,
     waiter: SlotWaiter,
-    /// The next message, which another thread converts for the server. The conversion stays here until
-    /// `next_transaction` takes its result.
+    /// Conversion of the next message, which another thread executes. It stays here until `next_transaction` takes its
+    /// result.
     conversion: Option<Conversion>,
     /// Messages in transit, the oldest first.
     in_flight: VecDeque<PipelinedMessage>,
-    /// Number of messages at the front of `in_flight` whose replies seem to have arrived. Their results are reported
-    /// only when it is certain that the server has not omitted a reply, because later replies would then belong to
-    /// other messages.
+    /// Number of messages at the front of `in_flight` whose replies seem to have arrived. If the server omits a reply,
+    /// all later replies belong to other messages than they seem to. The results of these messages are therefore
+    /// reported only when it is certain that no reply is missing.
     answered: usize,
     host: Arc<str>,
     hostname: Arc<str>,
@@ -202,7 +202,8 @@ impl SmtpDelivery {
         ConnectionResult::Unreachable(DeliveryRefusal::new(0, Some(EnhancedStatusCode(4, 4, 1)), reason, &self.host))
     }
 
-    /// Ends the session and gives the messages in transit back to the queue.
+    /// Gives the messages in transit back to the queue after the session has ended. Returns whether the server was
+    /// reached and, if not, why.
     fn end_session(
         &mut self,
         ended: SessionEnd,
@@ -372,8 +373,8 @@ impl SmtpDelivery {
 }
 
 impl SmtpDelivery {
-    /// Returns the envelope for the chosen form of the message, with only the parameters that the
-    /// server understands, and without the recipients in `left_out`.
+    /// Returns the envelope for the chosen form of the message, with only the parameters that the server understands,
+    /// and without the recipients whose addresses the server does not accept.
     fn prepare_transaction(
         &mut self,
         request: &DeliveryRequest<Message>,

@@ -1,5 +1,5 @@
-//! Gives each destination of a worker a number, because the queue knows destinations only by number. If the queue no
-//! longer needs a destination, it is forgotten and its number is reused, so that domains of old mail take no memory.
+//! Gives each destination of a worker a number, because the queue knows destinations only by number. A destination that
+//! the queue no longer needs is forgotten, and its number is reused, so that domains of old mail take no memory.
 use crate::delivery::ca_files::CaFiles;
 use crate::fault_log::LOG_TARGET;
 use crate::qmgr::DestinationId;
@@ -42,8 +42,8 @@ pub(crate) struct Destinations {
 
 struct DestinationEntry {
     next_hop: NextHop,
-    /// TLS settings by host. They are kept, so that the CA certificates for a host are parsed once, and again when they
-    /// change, but not for each connection.
+    /// TLS settings by host. They are kept, so that the CA certificates for a host are parsed only once and after each
+    /// change, and not for each connection.
     hosts: RecentMap<Arc<str>, HostTls>,
     name: Arc<str>,
     /// Until this time, connections send one message at a time, because a session with several messages in transit has
@@ -248,8 +248,9 @@ mod tests {
         }
         (0..40).for_each(|_| fixture.tick());
         assert_eq!(fixture.destinations.len(), RETAINED_DESTINATIONS);
-        // Twenty ticks check every destination. An idle destination is therefore forgotten after at most twenty ticks,
-        // and its number can be reused. In this time, the test adds 2,000 other destinations.
+        // Each tick checks a part of the destinations, and twenty ticks check all of them. An idle destination is
+        // therefore forgotten after at most twenty ticks, and its number can be reused. In this time, the test adds
+        // 2,000 other destinations.
         assert!(fixture.highest < 2 * RETAINED_DESTINATIONS as u32 + 2_000, "{}", fixture.highest);
         assert_eq!(
             fixture.destinations.entries.len(),

@@ -37,8 +37,8 @@ pub(crate) struct MaildirMessage<'a> {
     pub(crate) body: &'a [u8],
 }
 
-/// Maximum number of Maildirs in `durable_roots`. A full set is cleared, and the directories of each Maildir are then
-/// synced again at its next delivery.
+/// Maximum number of Maildirs in `durable_roots`, the set of Maildirs whose directories are known to be synced. A full
+/// set is cleared, and the directories of each Maildir are then synced again at its next delivery.
 const MAX_DURABLE_ROOTS: usize = 50_000;
 
 /// Generates file names that no other delivery uses, in any process on any host

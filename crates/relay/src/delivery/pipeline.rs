@@ -14,7 +14,7 @@ pub(crate) struct PipelinedMessage {
     pub(crate) converted: Option<Message>,
     pub(crate) left_out: Vec<u16>,
     /// The refusal of each recipient, or `None` if the server has not refused this recipient so far. The list has the
-    /// order of the request's recipients, but omits the recipients in `left_out`.
+    /// order of the request's recipients, but omits the recipients in `left_out`, to whom the message is not sent.
     pub(crate) refused: Vec<Option<DeliveryRefusal>>,
     pub(crate) progress: SendProgress,
     /// Number of recipients for whom a reply to the message has arrived. Only LMTP has a reply for each recipient.
@@ -102,8 +102,8 @@ impl PipelinedMessage {
     }
 
     /// If the server has refused the whole session and not only this message, for example with a 421, returns a result
-    /// that defers all recipients. If a reply may be missing, the caller ignores all other replies, but still uses this
-    /// result.
+    /// that defers all recipients. The caller uses this result even if a reply may be missing and all other replies
+    /// must be ignored.
     pub(crate) fn session_fault(&self) -> Option<DeliveryResult> {
         let fault = self.refused.iter().flatten().find(|refusal| is_session_fault(refusal.code))?;
         let status = RecipientStatus::Deferred(fault.clone());

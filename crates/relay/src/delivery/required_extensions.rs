@@ -31,7 +31,8 @@ pub(crate) fn is_long_conversion(message: &Message, extensions: &Extensions) -> 
 /// converted, its header names `host` as the converting host.
 ///
 /// # Errors
-/// Returns a refusal that tells the sender which extension is missing.
+/// Fails if there is no such form, or if all recipients would be left out. The refusal tells the sender which extension
+/// is missing.
 pub(crate) fn check(
     message: &Message,
     recipients: impl Iterator<Item = u16>,

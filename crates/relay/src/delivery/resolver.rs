@@ -140,12 +140,12 @@ pub(crate) fn literal(domain: &str) -> Option<IpAddr> {
     mailrun_smtp::address::address_literal(domain.as_bytes())
 }
 
-/// Addresses of servers, each with the MX preference of its host or, if a route lists the hosts, with the host's
-/// position in that list.
+/// Addresses of servers, each with the rank of its host. For a domain, the rank is the MX preference. If a route lists
+/// the hosts, it is the host's position in that list.
 type RankedServers = Vec<(u16, MailServer)>;
 
-/// Removes the hosts that have an address of this relay from a list of servers. For a domain, also removes the mail
-/// exchangers with no better preference than such a host, because they would send the mail back (RFC 5321 §5.1).
+/// Removes from a list of servers the hosts that have an address of this relay. For a domain, also removes the mail
+/// exchangers without a better preference than these hosts, because they would send the mail back (RFC 5321 §5.1).
 fn without_own(mut servers: RankedServers, target: &SmtpTarget, own: &OwnAddresses) -> Vec<MailServer> {
     let is_own = |server: &MailServer| own.contains(&Endpoint::Tcp(server.address));
     let ranks: Vec<u16> = servers.iter().filter(|(_, server)| is_own(server)).map(|(rank, _)| *rank).collect();
@@ -381,7 +381,7 @@ impl LookupContext {
         }
     }
 
-    /// Looks up a name as fully qualified, so that no search list can redirect mail.
+    /// Looks up a name as a fully qualified name. Otherwise, a search list in resolv.conf could redirect mail.
     async fn lookup(&self, name: &str, kind: RecordType) -> Result<DnsAnswer, Unroutable> {
         let mut outcome = self.query(name, kind, Edns::AsConfigured).await;
         if outcome.as_ref().is_err_and(is_edns_refused) {

@@ -16,8 +16,8 @@ pub(crate) fn accepted_status(recipient: &EnvelopeRecipient, how: Confirmation) 
 
 /// Combines the recipients' statuses into the result of a request, and counts the delivered and the failed recipients.
 /// If all recipients are delivered and none of them needs a DSN, the result is `Delivered`, which needs no list of
-/// statuses. If the server has refused the session, for example with a 421, the result is `SessionFault`, after which
-/// the queue tries again soon.
+/// statuses. If the server has refused the session, for example with a 421, the result is `SessionFault`, so that the
+/// queue soon tries again in another session.
 pub(crate) fn combine_statuses(counters: &RelayCounters, statuses: Vec<RecipientStatus>) -> DeliveryResult {
     for status in &statuses {
         match status {

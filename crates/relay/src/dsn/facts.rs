@@ -41,8 +41,8 @@ pub(crate) struct DsnRecipient<'a> {
     /// Text of the reply, which may contain any bytes, or this relay's own text. It is empty if there is no text.
     pub(crate) text: &'a [u8],
     pub(crate) remote_mta: Option<&'a str>,
-    /// Time of the delivery attempt whose result is reported. `None`, for example, if the message expired between two
-    /// attempts.
+    /// Time of the delivery attempt whose result the DSN reports. `None`, for example, if the DSN reports a delay, or
+    /// if the message expired between two attempts.
     pub(crate) last_attempt: Option<Timestamp>,
 }
 
@@ -62,7 +62,7 @@ pub(crate) enum DsnAction {
 }
 
 impl DsnAction {
-    /// Returns the NOTIFY value with which a sender asks for DSNs of this action.
+    /// Returns the NOTIFY value with which a sender asks for DSNs about this action.
     pub(crate) fn notify_value(self) -> Notify {
         match self {
             Self::Failed => Notify::FAILURE,

@@ -34,8 +34,8 @@ pub(crate) struct Dsn {
     pub(crate) message: Vec<u8>,
 }
 
-/// Returns true if the recipient's NOTIFY asks for a DSN about this action (RFC 3461 §4.1, §5.2).
-/// Without NOTIFY, failures and delays are reported.
+/// Returns true if there is an addressee, and the recipient's NOTIFY asks for a DSN about this action (RFC 3461 §4.1,
+/// §5.2). Without NOTIFY, failures and delays are reported.
 pub(crate) fn is_due(addressee: &[u8], notify: Option<Notify>, action: DsnAction) -> bool {
     let condition = action.notify_value();
     !addressee.is_empty() && notify.map_or(condition != Notify::SUCCESS, |notify| notify.wants(condition))

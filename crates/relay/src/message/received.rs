@@ -19,7 +19,8 @@ const MAX_LINE_BYTES: usize = 78;
 /// Maximum length of a domain in bytes (RFC 5321 §4.5.3.1.2).
 const MAX_NAME_BYTES: usize = 255;
 
-/// Content of a `Received:` field without its date, which [`DateCache`] shares among all messages of one second.
+/// Content of a `Received:` field without its date. The date comes from a [`DateCache`], because it is the same for all
+/// messages of one second.
 pub(crate) struct ReceivedField<'a> {
     /// Name from HELO, EHLO or LHLO, which may contain any bytes.
     pub(crate) name: &'a [u8],
@@ -40,7 +41,7 @@ pub(crate) struct ReceivedField<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TlsParameters<'a> {
     pub(crate) version: &'a str,
-    /// Cipher suite, such as `TLS_AES_256_GCM_SHA384`. rustls' names begin with `TLS13_`.
+    /// Cipher suite, such as `TLS_AES_256_GCM_SHA384`, or `TLS13_AES_256_GCM_SHA384` as rustls calls it.
     pub(crate) cipher: &'a str,
 }
 
@@ -250,8 +251,8 @@ impl ReceivedCount {
         Self { count: 0, remaining: most_bytes, header: HeaderProgress::Open, position: LinePosition::Start }
     }
 
-    /// Processes the next block of the message. This costs nothing once the header is
-    /// [`HeaderProgress::Ended`] or [`HeaderProgress::TooLarge`].
+    /// Processes the next block of the message. Does nothing once the header is [`HeaderProgress::Ended`] or
+    /// [`HeaderProgress::TooLarge`].
     pub(crate) fn feed(&mut self, block: &[u8]) {
         if self.header != HeaderProgress::Open {
             return;

@@ -7,8 +7,8 @@ use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 pub(crate) struct RecipientGroup {
-    /// The group stores the next hop itself and not the number that the queue uses for it, because the queue may give
-    /// this number to another next hop before the message is stored.
+    /// The next hop itself, and not the number that the queue uses for it. The queue may give this number to another
+    /// next hop before the message is stored.
     pub(crate) next_hop: NextHop,
     pub(crate) recipients: Vec<u16>,
 }
@@ -28,8 +28,8 @@ pub(crate) struct RecipientList {
     /// Index in `groups` of each next hop's group. Empty while there are fewer than two groups, because a single group
     /// is found without an index.
     group_numbers: HashMap<NextHop, usize, foldhash::fast::RandomState>,
-    /// Number of each recipient by its group and its normalised address. It serves to find out whether a mailbox is
-    /// already in the list. Empty while there are fewer than two recipients.
+    /// Number of each recipient, by its group and its normalised address. This index shows whether a mailbox is already
+    /// in the list. Empty while there are fewer than two recipients.
     numbers: HashMap<(usize, Box<str>), u16, foldhash::fast::RandomState>,
     bytes: usize,
     encoded_bytes: usize,

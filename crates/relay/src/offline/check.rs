@@ -8,10 +8,11 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SpoolReport {
     pub(crate) directory: String,
-    /// True if `complete` is true and the spool has no damage except, perhaps, an incomplete end of its log, which a
-    /// crash may leave.
+    /// True if `complete` is true and the spool has no damage. An incomplete end of its log does not count as damage
+    /// here, because any crash may leave one.
     pub sound: bool,
-    /// True if all unfinished messages were found and are readable. Damage elsewhere in the spool then loses no mail.
+    /// True if all unfinished messages were found and are readable, so that no mail is lost. The spool may still be
+    /// damaged elsewhere.
     pub(crate) complete: bool,
     pub(crate) segments: Vec<SegmentRow>,
     pub(crate) messages: u64,
@@ -52,12 +53,12 @@ pub(crate) struct DamageRow {
     pub(crate) bytes: u64,
     pub(crate) what: String,
     pub(crate) cost: String,
-    /// True if an operator must act, because something may be lost. The torn end of the log that a crash leaves is not
-    /// alarming, because none of its messages had been answered with 250.
+    /// True if an operator must act, because something may be lost. The incomplete end of a synced log after a crash is
+    /// not alarming, because none of its messages had been answered with 250.
     pub(crate) alarming: bool,
     /// Queue ids of the lost messages, if they are known.
     pub(crate) messages: Vec<String>,
-    /// Number of messages that may be lost in addition to `messages`, and whose queue ids are unknown.
+    /// Number of further messages that may be lost, whose queue ids are unknown.
     pub(crate) unnamed: u64,
 }
 

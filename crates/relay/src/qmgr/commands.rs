@@ -133,13 +133,13 @@ impl<M: Clone> MailQueue<M> {
     }
 }
 
-/// Maximum number of retries, and of age checks, that one `tick` handles. Without a limit, a million timers that are
-/// due at once would stall a worker's sessions.
+/// Each call of `tick` handles at most this many retries and as many age checks. Without a limit, a million timers that
+/// are due at once would stall a worker's sessions.
 pub(super) const MAX_TICK_TIMERS: usize = 1_000;
 
 impl<M: Clone> MailQueue<M> {
-    /// Handles all ends of backoffs that are due, and up to `MAX_TICK_TIMERS` retries and as many age checks. If more
-    /// of these are due, `deadline` stays in the past, so that the worker soon calls this function again.
+    /// Ends all backoffs whose time is over, and handles up to `MAX_TICK_TIMERS` due retries and as many age checks. If
+    /// more are due, `deadline` stays in the past, so that the worker soon calls this function again.
     pub(crate) fn tick(&mut self, now: Duration, actions: &mut Vec<Actions>) {
         let now_ms = millis(now);
         while self.backoff_ends.peek().is_some_and(|Reverse((when_ms, _))| *when_ms <= now_ms) {

@@ -6,8 +6,8 @@
 //!
 //! A destination that already has connections may open another one only if more connections are still free than it
 //! already has ("dynamic threshold", Choudhury and Hahne 1998). In this way, the busiest destination leaves half of the
-//! connections to others. A destination without a connection gets one as long as any is free. If none is free, the
-//! queue closes idle connections, and a destination that has sent its fair share of messages gives up a connection.
+//! connections to others. A destination without a connection gets one if any connection is free. Otherwise, the queue
+//! closes idle connections, and a destination that has sent its fair share of messages gives up a connection.
 //!
 //! Destinations that never answer must not take all connections: an attempt to connect may last for minutes, and
 //! strangers can choose the domains to which mail goes. A new connection is therefore on *trial* until its session can
@@ -22,15 +22,14 @@ use super::entry::{DestinationId, EntryState, ListKind, NO_ENTRY};
 use super::queue::{MailQueue, millis};
 use crate::message::envelope::DeliveryRefusal;
 
-/// Number of messages that a destination may send after opening a connection before it must give up a connection. This
-/// applies only if no connection is free and another destination has none. The number is small enough to be fair, and
-/// large enough to make a connection worthwhile.
+/// If no connection is free and another destination waits for one, a destination must give up a connection after it has
+/// been sent this many messages. The count restarts when the destination gets or gives up a connection. The number is
+/// small enough to be fair, and large enough to make a connection worthwhile.
 const FAIR_SHARE_LIMIT: u32 = 20;
 /// Maximum number of destinations that one call checks while it looks for a destination that may open another
 /// connection. Without a limit, a long list would stall the worker.
 const MAX_SCALABLE_CHECKS: usize = 16;
-/// Number of successive sessions without a delivery after which the destination counts as
-/// unreachable.
+/// If this many messages in a row fail because of their sessions, the destination counts as unreachable.
 const MAX_FAILED_SESSIONS: u32 = 3;
 /// Maximum number of messages that are dropped from memory at once when a destination becomes unreachable. Without a
 /// limit, a long list would stall the worker.
@@ -80,9 +79,10 @@ impl<M: Clone> MailQueue<M> {
         }
     }
 
-    /// Returns true if another attempt to connect to a destination with this [`Standing`] may begin. Attempts to reach
-    /// new and failed destinations together may use three quarters of the connections. Failed destinations alone may
-    /// use half of the connections, so that they leave a quarter to new destinations.
+    /// Returns true if another attempt to connect to a destination with this [`Standing`] may begin. An attempt to
+    /// reach a new or failed destination must wait while three quarters of the connections are attempts to reach
+    /// destinations that are not `Proven`. At most half of the connections may be attempts to reach failed
+    /// destinations, so that a quarter remains for new destinations.
     fn permits_trial(&self, standing: Standing) -> bool {
         let limit = self.options.concurrency_limit;
         let trials = &self.connections.trials;
@@ -224,8 +224,9 @@ impl<M: Clone> MailQueue<M> {
         }
     }
 
-    /// Records that an idle connection has asked the queue for a message, or is closing. If the queue has woken any
-    /// idle connection of the destination, this one counts as woken, because idle connections are interchangeable.
+    /// Records that an idle connection has asked the queue for a message, or is closing. If the queue has woken an idle
+    /// connection of the destination, this connection counts as the woken one, because idle connections are
+    /// interchangeable.
     pub(super) fn mark_busy(&mut self, slot: &mut ConnectionSlot) {
         if !std::mem::take(&mut slot.is_idle) {
             return;
@@ -241,8 +242,8 @@ impl<M: Clone> MailQueue<M> {
         }
     }
 
-    /// Records that a connection is about to close, by itself or on request. From now on, the queue does not wake it
-    /// and may open another connection in its place, because the peer may take minutes to close this one.
+    /// Records that a connection is about to close, by itself or on request. From now on, the queue gives it no
+    /// messages. It may open another connection instead, because the peer may take minutes to close this one.
     pub(crate) fn begin_quit(&mut self, slot: &mut ConnectionSlot) {
         self.mark_busy(slot);
         if !std::mem::replace(&mut slot.is_quitting, true) {
@@ -312,9 +313,9 @@ impl<M: Clone> MailQueue<M> {
         destination.next_unread = destination.ready.first;
     }
 
-    /// Adds a destination to the lists in which it belongs: destinations that may need a new connection, destinations
-    /// with an idle connection to wake, and destinations with messages to read from the spool. A destination that no
-    /// longer belongs in a list may stay there, because it is checked again when its turn comes.
+    /// Adds a destination to the lists to which it now belongs. There are lists of destinations that may need a new
+    /// connection, that have an idle connection to wake, and that have messages to read from the spool. A destination
+    /// that no longer belongs to a list may stay there, because it is checked again when its turn comes.
     pub(super) fn update_lists(&mut self, key: DestinationId) {
         let limit = self.options.destination_concurrency_limit;
         let can_wake = self.can_wake(key);

@@ -41,8 +41,8 @@ pub(super) enum Standing {
 impl Standing {
     pub(super) const ALL: [Self; 4] = [Self::Proven, Self::Configured, Self::New, Self::Failed];
 
-    /// Returns the number of running attempts to connect at which a further attempt, to a destination with this
-    /// standing, must wait. Running attempts to reach `Proven` destinations do not count, because such destinations
+    /// Returns the maximum number of attempts to connect that may run at a time, including a new attempt to reach a
+    /// destination with this standing. Attempts to reach `Proven` destinations do not count, because such destinations
     /// usually answer soon. Destinations that are less likely to answer have a lower limit, so that connections remain
     /// for the other destinations.
     pub(super) fn trial_limit(self, limit: u32) -> u32 {
@@ -57,7 +57,7 @@ impl Standing {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ConnectionAction {
     Open(ConnectionSlot),
-    /// Wake one of the destination's idle connections, so that the connection asks the queue for a message with `take`.
+    /// Wake one of the destination's idle connections, so that it asks the queue for a message by calling `take`.
     Wake(DestinationId),
     Close(DestinationId),
 }

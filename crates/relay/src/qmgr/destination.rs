@@ -38,8 +38,8 @@ pub(super) struct DestinationQueue {
     pub(super) quitting: u32,
     /// Number of messages that each connection takes at a time.
     pub(super) batch_size: u32,
-    /// Number of messages that the connections have taken since a connection was last opened. When it reaches
-    /// `FAIR_SHARE_LIMIT`, the destination may have to give up a connection.
+    /// Number of messages that the connections have taken since the destination last got or gave up a connection. When
+    /// the number reaches `FAIR_SHARE_LIMIT`, the destination may have to give up a connection.
     pub(super) served: u32,
     pub(super) origin: DestinationOrigin,
     pub(super) has_answered: bool,
@@ -63,8 +63,8 @@ pub(super) struct DestinationQueue {
     pub(super) listed: ListMembership,
 }
 
-/// Number of counters for which [`EntryAges`] keeps memory when its destination has no entries left. More memory is
-/// freed, because a burst of mail may have needed much.
+/// Number of counters for which [`EntryAges`] keeps memory when its destination has no entries left. The rest of the
+/// memory is freed, because a burst of mail may have needed much.
 const SPARE_SECONDS: usize = 64;
 
 /// Number of queue entries received in each second, in ascending order of the seconds. The first counter belongs to the
@@ -166,8 +166,8 @@ impl DestinationQueue {
         is_possible && self.connections < limit && serving < max_serving && serving < self.wanted_connections(limit)
     }
 
-    /// Returns a shared copy of a refusal. If the destination's previous refusal is the same, this is the copy of the
-    /// previous refusal, so that thousands of entries with the same refusal share one copy.
+    /// Returns a copy of a refusal that entries can share. If the refusal is equal to the destination's previous one,
+    /// returns the same copy as before, so that thousands of entries with the same refusal need only one copy.
     pub(super) fn share_refusal(&mut self, refusal: DeliveryRefusal) -> Arc<DeliveryRefusal> {
         match &self.refusal {
             Some(last) if **last == refusal => last.clone(),

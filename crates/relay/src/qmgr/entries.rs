@@ -83,8 +83,8 @@ impl<M> EntryTable<M> {
         self.free = at;
     }
 
-    /// Returns true if a slot holds an entry. The previous-link of an unused slot leads to the slot itself, which never
-    /// happens in an entry.
+    /// Returns true if a slot holds an entry. The link `previous` of an unused slot leads to the slot itself, which
+    /// never happens in an entry.
     pub(super) fn is_live(&self, at: EntryIndex) -> bool {
         at < self.slot_count() && self[at].links[ListKind::State as usize].previous != at
     }

@@ -161,15 +161,15 @@ pub(super) struct QueueEntry<M> {
     pub(super) expires_ms: u64,
     pub(super) state: EntryState,
     pub(super) flags: EntryFlags,
-    /// Number of successive connections that returned the entry without having sent it.
+    /// Number of sessions in a row that failed instead of delivering the entry.
     pub(super) unsent_tries: u8,
 }
 
 /// The last refusal of each recipient of an entry.
 #[derive(Clone, Debug)]
 pub(super) enum EntryRefusals {
-    /// All recipients got this refusal. It is shared with other entries of the destination, because
-    /// most entries get the same refusal.
+    /// All recipients got this refusal. Other entries of the destination share it, because most of them get the same
+    /// refusal.
     Same(Arc<DeliveryRefusal>),
     /// Recipients got different refusals, stored with the number of each refused recipient. Empty if no recipient has
     /// been refused.

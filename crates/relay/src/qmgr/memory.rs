@@ -105,8 +105,8 @@ impl<M: Clone> MailQueue<M> {
         self.destination(destination).message_bytes += bytes;
     }
 
-    /// Removes an entry's message from memory, and no longer counts its size. If a delivery agent has the message, it
-    /// keeps it.
+    /// Removes an entry's message from memory, and no longer counts its size. A delivery agent that has already taken
+    /// the message keeps it.
     pub(super) fn drop_message(&mut self, at: EntryIndex) {
         let entry = &mut self.entries[at];
         entry.message = None;
@@ -118,9 +118,9 @@ impl<M: Clone> MailQueue<M> {
         }
     }
 
-    /// If the destination has a connection and ready messages that are not in memory, adds it to the list from which
-    /// `messages_to_read` chooses. After a failed attempt to connect, the connection must first be established.
-    /// Otherwise, each attempt to reach a dead destination would read part of its backlog from the spool.
+    /// If the destination has a connection and ready messages that are not in memory, adds the destination to the list
+    /// from which `messages_to_read` chooses. After a failed attempt to connect, the next connection must first be
+    /// established. Otherwise, each attempt to reach a dead destination would read part of its backlog from the spool.
     pub(super) fn update_read_list(&mut self, key: DestinationId) {
         let destination = self.destination(key);
         let is_served = destination.connections > 0 && (destination.failures == 0 || destination.has_connected);

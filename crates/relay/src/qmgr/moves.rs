@@ -2,8 +2,8 @@
 use super::entry::{EntryIndex, EntryLinks, EntryState, ListKind, MessageId, NO_ENTRY, QueueEnd, QueueEntry};
 use super::queue::MailQueue;
 
-/// When the queue becomes empty, `messages`, its map from queue ids to entries, shrinks to a capacity of this many
-/// messages. A burst of mail may have made the map much larger.
+/// When the queue becomes empty, its map from queue ids to entries shrinks to a capacity of this many messages. A burst
+/// of mail may have made the map much larger.
 pub(super) const SPARE_MESSAGES: usize = 4_096;
 
 impl<M: Clone> MailQueue<M> {

@@ -44,8 +44,9 @@ impl Default for Options {
     }
 }
 
-/// One message with those of its recipients that share a destination. For new mail, `progress` has its default. After a
-/// restart, it comes from the spool. `M` is the message in memory with its envelope, and should be cheap to clone.
+/// One message with those of its recipients that share a destination. For new mail, `progress` has its default value,
+/// which means no attempts so far. After a restart, `progress` comes from the spool. `M` is the message in memory with
+/// its envelope, and should be cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct NewEntry<M> {
     pub(crate) id: MessageId,
@@ -101,7 +102,7 @@ pub(crate) struct DeliveryRequest<M> {
 #[derive(Debug)]
 pub(crate) enum NextRequest<M> {
     Deliver(DeliveryRequest<M>),
-    /// The queue has no message for this connection. The connection is woken when there is one
+    /// The queue has no message for this connection, and wakes the connection when there is one
     /// (`ConnectionAction::Wake`).
     Wait,
     /// Another destination waits for a connection, so this one must send QUIT and close.
@@ -317,8 +318,9 @@ impl<M: Clone> MailQueue<M> {
         &mut self.destinations[key.0 as usize]
     }
 
-    /// Sets the Unix time at which the queue's clock was zero, after the host was suspended or its time was set. The
-    /// timers of entries run by the queue's clock, so no entry is retried or expires early.
+    /// Sets the Unix time at which the queue's clock was zero. The worker calls this after the host was suspended or
+    /// its time was set. The timers of existing entries do not change, because they use the queue's clock, so no entry
+    /// is retried or expires early.
     pub(crate) fn set_unix_origin(&mut self, origin: Duration) {
         self.options.origin_unix = origin;
     }

@@ -44,8 +44,8 @@ pub(crate) struct ListedEntry {
     /// entry waits for neither.
     pub(crate) next_unix_s: Option<u64>,
     pub(crate) expires_unix_s: u64,
-    /// Reason why the entry has not been delivered: the reason for its destination's backoff or, if there is no
-    /// backoff, the last refusal of the entry itself.
+    /// Reason why the entry has not been delivered. If the entry waits for the end of its destination's backoff, this
+    /// is the reason for the backoff. Otherwise, it is the last refusal of the entry itself.
     pub(crate) refusal: Option<Arc<DeliveryRefusal>>,
     pub(crate) is_in_backoff: bool,
 }

@@ -1,6 +1,6 @@
 //! A timer wheel for queue entries. Adding and removing a timer takes constant time, because each slot is a list that
 //! is linked through the entries themselves. A grain is the time that one slot covers. A timer fires at most one grain
-//! late. It fires early only if it is due later than one turn of the wheel.
+//! late. It fires early only if it is set more than one turn of the wheel in advance.
 //!
 //! ```text
 //! slot   … 17   18   19   20 …        an entry due at 18.3 grains is in slot 19,
@@ -57,8 +57,8 @@ impl TimerWheel {
         }
     }
 
-    /// Removes the next entry whose slot has been reached. The caller must insert the entry again if it is not due yet.
-    /// This happens if the entry was inserted more than one turn of the wheel before it is due.
+    /// Removes and returns the next entry whose slot has been reached. If the entry was inserted more than one turn of
+    /// the wheel before it is due, it may not be due yet, and the caller must insert it again.
     pub(super) fn pop<M>(&mut self, entries: &mut EntryTable<M>, now_ms: u64) -> Option<EntryIndex> {
         let reached = now_ms / self.grain_ms;
         match self.next_grain() {

@@ -23,8 +23,8 @@ const BATCH_MESSAGES: usize = 500;
 /// Maximum number of log lines about damage for each log level. More lines would tell an operator nothing new.
 const MAX_DAMAGE_LINES: usize = 200;
 
-/// Logs each damaged place of the spool, with its position and what is lost there. The line is a warning, or only
-/// information if nothing is lost or if an earlier start has already logged the damage.
+/// Logs each damaged place of the spool, with its position and what is lost there. The line is a warning. If nothing is
+/// lost, or if an earlier start has already logged the damage, the line is only information.
 pub(crate) fn log_damage(damage: &[Damage], directory: &std::path::Path) {
     let is_new = |one: &&Damage| one.cost != Cost::Nothing && !one.is_known;
     let (new, other): (Vec<&Damage>, Vec<&Damage>) = damage.iter().partition(is_new);
@@ -102,13 +102,14 @@ fn requeue_message(worker: &Rc<RelayWorker>, left: &RecoveredMessage, redirects:
     }
 }
 
-/// Recipients of a message, in groups that each become one entry of the queue. The recipients of a group have the same
-/// destination and the same progress, but their refusals may differ.
+/// Recipients of a message in groups. Each group becomes an entry of the queue, or several entries if it is too large
+/// for one transaction. The recipients of a group have the same destination and the same progress, but their refusals
+/// may differ.
 #[derive(Default)]
 struct RecipientGroups(HashMap<GroupKey, (Vec<u16>, EntryProgress)>);
 
-/// Values that all recipients of one queue entry share: destination, number of attempts, Unix time of the next attempt,
-/// whether a DSN about the delay was stored, and whether there is a refusal.
+/// Values that all recipients of a group share: destination, number of attempts, Unix time of the next attempt in
+/// seconds, whether a DSN about the delay was stored, and whether there is a refusal.
 type GroupKey = (DestinationId, u32, u64, bool, bool);
 
 impl RecipientGroups {

@@ -13,7 +13,8 @@ use mailrun_spool::Stored;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Maximum number of messages that are redirected at the same time. All of them are in memory together.
+/// Maximum number of messages that are redirected at the same time. The limit saves memory, because each of these
+/// messages is in memory as a whole.
 const MAX_CONCURRENT: usize = 16;
 
 pub(crate) struct Redirect {
@@ -22,8 +23,8 @@ pub(crate) struct Redirect {
     pub(crate) recipient: u16,
     pub(crate) members: Vec<(Box<str>, NextHop)>,
     pub(crate) is_held: bool,
-    /// A pending DSN that is never sent. It only keeps the original message in the spool. When the new message is
-    /// stored, `dsn_stored` removes this DSN from the queue.
+    /// A DSN that is never sent. While the DSN is pending, the original message stays in the spool. When the new
+    /// message is stored, `redirect` removes the DSN from the queue.
     pub(crate) dsn: DsnEvent,
 }
 
@@ -67,8 +68,8 @@ async fn redirect(worker: &Rc<RelayWorker>, redirect: Redirect) {
     worker.apply_actions(actions, None);
 }
 
-/// Returns a copy of the message whose recipients are the members of the alias, and the members grouped by next hop.
-/// The members inherit the NOTIFY parameter of the recipient that they replace.
+/// Returns a copy of the message, addressed to the members of the alias, and the members grouped by next hop. The
+/// members inherit the NOTIFY parameter of the recipient that they replace.
 fn with_members(
     worker: &RelayWorker,
     message: &Message,
@@ -86,8 +87,8 @@ fn with_members(
     Some((Message { envelope: Arc::new(envelope), ..message.clone() }, groups))
 }
 
-/// Stores the message, and waits for room in the spool if necessary. Returns `None` if the spool has failed. In that
-/// case, the next start finds the original message again.
+/// Stores the new message. If the spool is full, waits for room. Returns `None` if the spool has failed. In that case,
+/// the relay finds the original message again at its next start.
 async fn store(worker: &RelayWorker, id: MessageId, message: &Message) -> Option<Stored> {
     let stored = store_from_reserve(&worker.context.spool, message.to_spool().ok()?).await;
     let log = |error: &mailrun_spool::Error| {

@@ -1,5 +1,5 @@
-//! The alias file, which maps names of local domains to targets. The resulting table cannot contain
-//! loops.
+//! The alias file, which maps names in local domains to targets, such as mailboxes and remote addresses. A file in
+//! which aliases form a loop is rejected.
 //!
 //! ```text
 //! # a comment
@@ -10,8 +10,9 @@
 //! list:                one,
 //!    two, three        a line that begins with a space continues the line before it
 //! ```
-//! Letter case of names does not matter (RFC 5321 §2.4 leaves that to the host). A name that is its own target means
-//! the mailbox of that name. All other loops are rejected, and so are names with too many targets.
+//! Names are compared without regard to letter case (RFC 5321 §2.4 leaves that to the host). If an alias lists its own
+//! name as a target, as in `ann: ann, keeper`, this target is the mailbox of that name and not a loop. A file in which
+//! an alias has more than 1,000 targets is rejected.
 use mailrun_smtp::{Domain, Path};
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -29,7 +30,7 @@ const MAX_ERRORS: usize = 20;
 /// equal to a key without one.
 const KEY_SEPARATOR: char = '\0';
 
-/// A mistake in the alias file. Line and column count from 1, and columns are in characters.
+/// A mistake in the alias file. Lines and columns count from 1, and a column is one character wide.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AliasError {
     pub(crate) line: usize,
@@ -45,7 +46,7 @@ impl fmt::Display for AliasError {
 
 pub(crate) struct AliasContext<'a> {
     pub(crate) is_local: &'a dyn Fn(&Domain<'_>) -> bool,
-    /// Returns true if a lower-case name is a mailbox of the local domains.
+    /// Returns true if there is a local mailbox with this name. The name must be in lower case.
     pub(crate) is_user: &'a dyn Fn(&str) -> bool,
 }
 
@@ -69,10 +70,10 @@ pub(crate) struct Aliases {
 #[derive(Clone, Debug)]
 enum UnresolvedTarget {
     Discard,
-    /// Another alias: its index in `Aliases::targets`, and the domain for its targets that are written without a
-    /// domain. If this domain is `None`, these targets are in the recipient's domain.
+    /// Another alias, as an index in `Aliases::targets`. The domain applies to targets of that alias that are written
+    /// without a domain. If it is `None`, these targets are in the recipient's domain.
     Alias(usize, Option<Domain<'static>>),
-    /// A mailbox in the given domain, or in the recipient's domain if there is none.
+    /// A mailbox in this domain or, for `None`, in the recipient's domain.
     Mailbox(Box<str>, Option<Domain<'static>>),
     Remote(Box<str>),
 }
@@ -99,8 +100,9 @@ impl Aliases {
         self.targets.len()
     }
 
-    /// Returns the final targets of an alias in a local domain, at most a thousand and without
-    /// duplicates, or `None` if there is no such alias. The local part must still have its quotes.
+    /// Returns the final targets of an alias in a local domain, or `None` if there is no such alias. A final target is
+    /// not itself an alias. There are at most a thousand, without duplicates. The caller must not remove the quotes of
+    /// the local part, because this function removes them.
     pub(crate) fn expand(&self, local_part: &str, domain: &Domain<'_>) -> Option<Vec<AliasTarget>> {
         let name = normalize_local_part(local_part);
         if self.keys.is_empty() || name.contains(KEY_SEPARATOR) {
@@ -342,7 +344,8 @@ fn find_unquoted(line: &str, wanted: char) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Splits a line at its commas, from the byte `from` on. Empty parts are left out.
+/// Splits a line at its commas, beginning at the byte `from`. Commas in quotes or brackets do not count, and empty
+/// parts are left out.
 fn split_targets(line: &str, from: usize, number: usize) -> Vec<AliasToken<'_>> {
     let commas: Vec<usize> = find_unquoted(&line[from..], ',').map(|at| from + at).collect();
     let begins = std::iter::once(from).chain(commas.iter().map(|comma| comma + 1));

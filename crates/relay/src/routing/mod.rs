@@ -26,7 +26,7 @@ use std::fmt;
 use std::sync::Arc;
 pub(crate) use template::MaildirTemplate;
 
-/// Tells whether a client may send to any domain.
+/// Tells whether a client may send mail to any domain, or only to local domains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     /// The client is in `networks`, or has logged in.
@@ -88,8 +88,8 @@ impl Default for Mx {
     }
 }
 
-/// A pattern for senders: an address, all addresses of a domain, or the null sender. It is in lower
-/// case, and its domain is normalised as by [`Domain`].
+/// A pattern for senders: an address, all addresses of a domain, or the null sender. It is in lower case, and its
+/// domain is in the normal form of [`Domain`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct SenderPattern(Box<str>);
 
@@ -109,8 +109,8 @@ impl SenderPattern {
     }
 }
 
-/// A pattern for domains: a single domain, all domains below it (with a leading dot), or all domains (`*`). It is
-/// normalised as by [`Domain`], so that patterns and domains can be compared as texts.
+/// A pattern for domains: a single domain, all domains below it (with a leading dot), or all domains (`*`). It is in
+/// the normal form of [`Domain`], so that patterns and domains can be compared as texts.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct DomainPattern(Box<str>);
 
@@ -135,7 +135,7 @@ impl fmt::Display for DomainPattern {
     }
 }
 
-/// Returns true if the text is a domain by the grammar of addresses, or an address literal.
+/// Returns true if the text may follow the `@` of an address: a valid domain, or an address literal.
 pub(crate) fn is_domain(text: &str) -> bool {
     let address = format!("x@{text}");
     Path::mailbox(address.as_bytes()).is_ok_and(|path| path.domain() == Some(text.as_bytes()))
@@ -189,8 +189,8 @@ pub(crate) struct RouteIndex {
 }
 
 impl RouteIndex {
-    /// Adds the route with this number in the configuration. Earlier routes take precedence. If an earlier route
-    /// already covers a domain of the new route, returns the domain and the number of the earlier route.
+    /// Adds a route. `number` is its position in the configuration, and earlier routes take precedence. If an earlier
+    /// route already covers a domain of the new route, returns the domain and the number of the earlier route.
     pub(crate) fn add(&mut self, number: usize, route: &Route) -> Option<(DomainPattern, usize)> {
         let mut shadow = None;
         let mut add = |domains: &mut DomainIndex, domain: &DomainPattern| {
@@ -224,13 +224,13 @@ impl RouteIndex {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum PatternScope {
-    /// Only patterns that name the domain or a parent domain can match, but not the pattern `*`.
+    /// Only patterns that name the domain or a parent domain match. The pattern `*` does not match.
     Named,
     Any,
 }
 
-/// Returns the number of the matching route that comes first in the configuration. Routes for the domain itself, for
-/// its parent domains (with a leading dot) and, if `fit` is `Any`, for all domains match.
+/// Returns the number of the matching route that comes first in the configuration. A route matches if it is for the
+/// domain itself, for a parent domain (with a leading dot) or, if `fit` is `Any`, for all domains (`*`).
 fn first_route_for(domains: &DomainIndex, domain: &str, fit: PatternScope) -> Option<usize> {
     let is_literal = domain.starts_with('[');
     let dots = domain.match_indices('.').filter(|_| !is_literal);
@@ -240,8 +240,8 @@ fn first_route_for(domains: &DomainIndex, domain: &str, fit: PatternScope) -> Op
 }
 
 impl Router {
-    /// Returns the first local domain, if there is one. The relay uses it in addresses of its own,
-    /// such as the postmaster's.
+    /// Returns the first local domain, if there is one. The relay uses this domain in addresses of its own, such as the
+    /// address of the postmaster.
     pub(crate) fn primary_domain(&self) -> Option<&str> {
         self.0.local.primary_domain.as_deref()
     }
@@ -254,7 +254,8 @@ impl Router {
         Self(Arc::new(RoutingTable { local, targets: ways, index, fallback: otherwise }))
     }
 
-    /// Returns the next hop of mail to a recipient, or the recipients that replace an alias.
+    /// Returns the next hop of mail to a recipient. If the recipient is an alias, returns the addresses that replace
+    /// it, with their next hops.
     ///
     /// # Errors
     /// Fails if the recipient is unknown, or if the client may not send to it.
@@ -286,10 +287,10 @@ impl Router {
         }
     }
 
-    /// Routes mail of a former run again, with the present configuration. Aliases were already followed when the mail
-    /// was accepted. Mail for the mailbox `ann` therefore still goes only there, even if the alias `ann: ann, keeper`
-    /// has been added since. If the mailbox no longer exists, but an alias of its name does, the mail goes to all
-    /// targets of the alias.
+    /// Routes mail that a former run of the relay has accepted, with the present configuration. That run has already
+    /// followed aliases. Mail for the mailbox `ann` therefore still goes only there, even if the alias
+    /// `ann: ann, keeper` has been added since. If the mailbox no longer exists, but an alias of its name does, the
+    /// mail goes to all targets of the alias.
     ///
     /// # Errors
     /// Fails if there is no longer a route for the recipient.
@@ -313,8 +314,9 @@ impl Router {
         }
     }
 
-    /// Returns true if mail to a local domain can be delivered: to mailboxes, by a route that names the domain, or, if
-    /// the configuration lists no users, through aliases.
+    /// Returns true if mail to a local domain can be delivered. This needs mailboxes, a route that names the domain, or
+    /// aliases. Aliases are enough only if the configuration lists no users, because mail to a listed user needs a
+    /// mailbox.
     pub(crate) fn has_route_for(&self, domain: &str) -> bool {
         let RoutingTable { local, index, .. } = &*self.0;
         let nobody = Path::mailbox(b"").expect("the null path is a path");
@@ -378,8 +380,8 @@ impl RoutingTable {
         Ok(if instead.is_empty() { ResolvedRoute::Direct(NextHop::Discard) } else { ResolvedRoute::Alias(instead) })
     }
 
-    /// Returns the next hop of a remote target of an alias. Does not check what the client may do, because an alias may
-    /// send mail to any domain.
+    /// Returns the next hop of a remote target of an alias. Does not check whether the client is trusted, because an
+    /// alias may send mail to any domain.
     fn route_address(&self, sender: &Path<'_>, address: &str) -> Result<NextHop, RouteError> {
         let path = Path::mailbox(address.as_bytes()).map_err(|_| RouteError::UnknownUser)?;
         let domain = path.domain().map(Domain::new).ok_or(RouteError::UnknownUser)?;
@@ -502,7 +504,8 @@ mod tests {
         Router::new(local(aliases, Some(mailbox)), routes, RouteTarget::Mx(Mx::default()))
     }
 
-    /// Routes a recipient. Returns `554`, `550`, a next hop, or `address=next_hop` for each target of an alias.
+    /// Routes a recipient, and returns the result as text: the reply code `554` or `550`, the next hop, or
+    /// `address=next_hop` for each target of an alias.
     fn routed_to(router: &Router, access: Access, sender: &str, recipient: &str) -> String {
         let sender = Path::mailbox(sender.as_bytes()).unwrap();
         let wire = format!("<{recipient}>");

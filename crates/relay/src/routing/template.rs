@@ -41,8 +41,8 @@ impl MaildirTemplate {
         self
     }
 
-    /// Returns true if the path of the Maildir contains the user's name. The configuration must then list the
-    /// mailboxes, because otherwise any address could create a directory.
+    /// Returns true if the path contains the placeholder `{user}`. The configuration must then list the mailboxes,
+    /// because otherwise mail to any address would create a directory.
     pub(crate) fn names_users(&self) -> bool {
         self.0.contains(&PathSegment::User)
     }
@@ -63,8 +63,8 @@ impl MaildirTemplate {
     }
 }
 
-/// Returns the name if it is a single path component that is not a hidden file. Returns `None` for `..` and `a/b`, for
-/// example.
+/// Returns the name if it can safely be a component of a path. Returns `None` for `..`, for hidden files, and for names
+/// with slashes, backslashes or control characters.
 fn safe_component(name: &str) -> Option<&str> {
     let is_one =
         matches!(Path::new(name).components().collect::<Vec<_>>()[..], [Component::Normal(only)] if only == name);

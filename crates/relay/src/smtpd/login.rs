@@ -30,7 +30,7 @@ pub(crate) struct SessionLogins {
     config: Arc<Config>,
     /// Key under which the client's failures are counted. `None` if they are not counted.
     client: Option<ClientKey>,
-    /// Login that is being checked, until the session reports whether it succeeded.
+    /// The login that is being checked, or `None` after the session has reported whether it succeeded.
     attempt: Option<Rc<LoginAttempt>>,
 }
 
@@ -84,9 +84,9 @@ impl SessionLogins {
         attempt.after_delay(move |attempt| attempt.check(&shown))
     }
 
-    /// Returns the secret with which the session checks the client's digest. With CRAM-MD5, this counts as a guess,
-    /// because the client has already sent its digest. With SCRAM-SHA-256, the client sends its digest later, and only
-    /// `proof` counts the guess.
+    /// Returns the secret with which the session checks the client's digest. With CRAM-MD5, the call counts as a guess
+    /// of the password, because the client has already sent its digest. With SCRAM-SHA-256, the client sends its digest
+    /// later, and only `proof` counts the guess.
     pub(crate) fn look_up(&mut self, auth: &Auth<'_>) -> Answer {
         let attempt = self.begin(auth);
         if auth.mechanism == Mechanism::ScramSha256 {
@@ -95,8 +95,8 @@ impl SessionLogins {
         attempt.after_delay(LoginAttempt::secret)
     }
 
-    /// Counts the client's digest as a guess, and delays the session's check of the digest if earlier logins have
-    /// failed. The session must call this when the client has sent its digest.
+    /// Counts the client's digest as a guess of the password. If earlier logins have failed, the answer is delayed, and
+    /// the session checks the digest only after it. The session must call this when the client has sent its digest.
     pub(crate) fn proof(&self) -> Answer {
         let Some(attempt) = self.attempt.clone() else {
             return Answer::Reply(ReplyReason::AuthUnavailable.reply().clone());
@@ -156,7 +156,8 @@ impl LoginAttempt {
         Ok(())
     }
 
-    /// Counts this login as pending. While too many logins are being checked, first waits for at most `CHARGE_TIMEOUT`.
+    /// Counts this login as pending. If too many logins are being checked, first waits until one of them is done, but
+    /// at most for `CHARGE_TIMEOUT`.
     async fn charge_when_free(&self) -> Result<(), Reply> {
         let limit = clock::now() + CHARGE_TIMEOUT;
         loop {
@@ -211,7 +212,7 @@ pub(crate) fn log_summaries(context: &RelayContext) {
     log(context, &context.login_guard.summaries(clock::now()));
 }
 
-/// Writes log lines about logins. Their format is documented, because fail2ban reads them.
+/// Writes log lines about logins. fail2ban reads these lines, so their format is documented and must stay the same.
 fn log(context: &RelayContext, lines: &[LoginLogLine]) {
     let local = |client: &Option<ClientKey>| client.map_or_else(|| "uncounted".to_owned(), |client| client.to_string());
     for line in lines {

@@ -59,8 +59,8 @@ pub(crate) enum LoginRefusal {
 pub(crate) enum LoginBudget {
     /// The client has logged in as this user before, so only the record of this pair counts the login.
     Pair,
-    /// The records of the client address and of the user count the login. If failures of the address are not counted,
-    /// only the user's record does.
+    /// Both the record of the client address and the record of the user count the login. If failures of the address are
+    /// not counted, only the user's record counts it.
     Shared,
 }
 
@@ -78,7 +78,7 @@ pub(crate) enum LoginLogLine {
 struct FailureRecord {
     /// Number of failures within the period that began at `since`.
     failures: u32,
-    /// Number of logins that are being checked, so it is not known yet whether they fail.
+    /// Number of logins that are being checked. They count towards the limit, because they may still fail.
     pending: u32,
     since: Duration,
     locked_until: Duration,
@@ -273,8 +273,9 @@ impl LoginGuard {
         if has_logged_in { LoginBudget::Pair } else { LoginBudget::Shared }
     }
 
-    /// Calls `each` for the record of the pair or for the records of the address and the user, as `account` says. Also
-    /// passes the number of failures at which the record is locked. Stops and returns true when `each` returns true.
+    /// Calls `each` with each record that `account` selects: the record of the pair, or the records of the address and
+    /// of the user. The second argument of `each` is the number of failures at which the record is locked. Stops and
+    /// returns true as soon as `each` returns true.
     fn any_record(
         &self,
         account: LoginBudget,
@@ -559,9 +560,9 @@ mod tests {
     }
 
     proptest! {
-        /// However an attacker spreads guesses over addresses and users, the number of guesses that are checked for an
-        /// address or user within one lock duration must stay below twice the allowed failures. A correct login must
-        /// not raise this limit for other users or addresses.
+        /// An attacker can spread guesses over addresses and users. Within one lock duration, fewer than twice the
+        /// allowed number of failures may be checked for any address and for any user. A correct login must not raise
+        /// this limit for other users or addresses.
         #[test]
         fn no_more_guesses_are_checked_than_may_fail(
             steps in prop::collection::vec((0..120_u64, 0..6_u8, 0..4_u8, 0..20_u8), 1..400)

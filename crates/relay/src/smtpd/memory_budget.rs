@@ -7,16 +7,17 @@
 //!                 ▲        └─────────────────────────────────────────┘
 //!                 └─ no room: 354 waits for a while, then 452 4.3.1
 //! ```
-//! Sessions are charged for the bytes that they have received, and for a little in advance. Announced sizes are not
-//! charged, because a client that announces much and sends nothing would keep all others out. Untrusted clients cannot
-//! use all of the memory: a reserve is left for clients in `networks` and for clients that have logged in. Each
-//! untrusted address has a share of the memory for untrusted clients. An address may exceed its share only while a
-//! quarter of that memory stays free. If the longest message needs more than three quarters, less must stay free.
+//! Sessions are charged for the bytes that they have received, and for a little in advance. The size that a client
+//! announces is not charged as a whole, because a client that announces much and sends nothing would keep all others
+//! out. Untrusted clients cannot use all of the memory: a reserve is left for clients in `networks` and for clients
+//! that have logged in. Each untrusted address has a share of the memory for untrusted clients. An address may exceed
+//! its share only while a quarter of that memory stays free, or less if the longest message would otherwise not fit.
 //!
 //! If there is no room, new messages wait, but messages in progress do not. If messages in progress waited, sessions
 //! with half a message each would wait for each other until they time out. If new messages were rejected at once, a
-//! burst of a tenth of a second would turn clients away for the minutes until their next attempt (RFC 5321 §4.5.4.1).
-//! The relay therefore delays its reply 354 to DATA, within the two minutes that a client waits for it (§4.5.3.2.5).
+//! burst of mail for a tenth of a second would delay the rejected messages for minutes, until the next attempts of the
+//! clients (RFC 5321 §4.5.4.1). The relay therefore delays its reply 354 to DATA, within the two minutes that a client
+//! waits for it (§4.5.3.2.5).
 //!
 //! A message in progress that outgrows the free room releases its memory at once. It is read to its end and gets 452
 //! (§4.2.2: insufficient system storage), while the other messages continue. Because the longest message fits even into
@@ -36,8 +37,8 @@ use std::time::Duration;
 
 /// Reservations grow in steps of this many bytes, so that a session has to reserve only once for a small message.
 const GROWTH_BYTES: u64 = 4096;
-/// Maximum time that a message waits for room. It is longer than a burst of mail, but shorter than the time-out of
-/// clients that wait less than RFC 5321 §4.5.3.2.5 requires.
+/// Maximum time that a message waits for room. It is longer than a burst of mail. It is shorter than the two minutes
+/// that clients must wait (RFC 5321 §4.5.3.2.5), because some clients give up earlier.
 const ADMISSION_TIMEOUT: Duration = Duration::from_secs(20);
 /// Maximum number of bytes that are reserved for a message before its first byte arrives. Most messages are not longer.
 const INITIAL_BYTES_LIMIT: u64 = 16 << 10;
@@ -102,8 +103,8 @@ fn try_add(used: &AtomicU64, bytes: u64, limit: u64) -> bool {
 }
 
 impl MemoryBudget {
-    /// Creates a budget of `limit_bytes`. Makes it larger if its part for untrusted clients could not hold a message of
-    /// the maximum length, `longest_message`.
+    /// Creates a budget of `limit_bytes`. The budget is larger if its part for untrusted clients could otherwise not
+    /// hold a message of the maximum length, `longest_message`.
     pub(crate) fn new(limit_bytes: u64, longest_message: u64) -> Arc<Self> {
         let three_quarters = limit_bytes / 4 * 3 / GROWTH_BYTES * GROWTH_BYTES;
         let untrusted_limit = three_quarters.max(longest_message.next_multiple_of(GROWTH_BYTES));
@@ -194,9 +195,9 @@ impl MemoryBudget {
 }
 
 impl AdmissionQueue {
-    /// Wakes the first waiting message, which then looks for room. The caller must have released the room before. No
-    /// wake-up is lost, because a message joins the queue before it looks for room: either the message sees the
-    /// released room, or this call sees the message.
+    /// Wakes the first waiting message, which then looks for room. The caller must release the room before it calls
+    /// this. No wake-up is lost, because a message joins the queue before it looks for room: either the message sees
+    /// the released room, or this call sees the message.
     fn wake(&self) {
         if self.has_waiters.load(Ordering::SeqCst) {
             self.waiters().wake_first();
@@ -337,8 +338,8 @@ impl Drop for DetachedReservation {
     }
 }
 
-/// A message that waits for room in the memory budget. The future is ready when the message is admitted (`true`) or has
-/// waited too long (`false`).
+/// A message that waits for room in the memory budget. The future is ready when the message is admitted (`true`) or
+/// refused (`false`). A message is refused if it has waited too long, or if its client's share is used up.
 #[must_use = "a message is admitted only by waiting"]
 #[derive(Debug)]
 pub(crate) struct PendingAdmission {
@@ -368,8 +369,8 @@ impl PendingAdmission {
         waiters.waiting.front().is_some_and(|(first, _)| *first == number)
     }
 
-    /// Reserves memory for the message if the budget has enough and no other message is first. Returns true if the
-    /// message is admitted, false if it is refused, and `None` while it must wait.
+    /// Reserves memory for the message if it is the first in the queue and the budget has enough room. Returns true if
+    /// the message is admitted, false if it is refused, and `None` while it must wait.
     fn try_admit(&mut self, waker: &Waker) -> Option<bool> {
         if !self.is_first(waker) {
             return None;
@@ -443,7 +444,8 @@ mod tests {
         fn is_admitted(&mut self) -> bool {
             let waker = Waker::from(Arc::clone(&self.wakes));
             let pending = self.admission.as_mut().expect("it waits");
-            // Do not poll the future, because a poll would also check the time limit, which no test reaches.
+            // Call `try_admit` instead of polling the future, because a poll would also check the time limit, which no
+            // test reaches.
             let looked = pending.try_admit(&waker);
             if looked.is_some() {
                 self.admission = None;

@@ -28,8 +28,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Maximum size of a message's header. The relay counts the `Received:` fields of the whole header to detect loops, so
-/// it rejects a message with a longer header.
+/// Maximum size of a message's header. To detect mail loops, the relay must count the `Received:` fields of the whole
+/// header, so it rejects a message with a longer header.
 const MAX_HEADER_BYTES: usize = 1 << 20;
 
 pub(crate) struct SmtpdSession {
@@ -132,8 +132,8 @@ impl SmtpdSession {
         }
     }
 
-    /// Replaces the session's client by another client, which a proxy has named in its PROXY header, or an authorised
-    /// client with XCLIENT.
+    /// Replaces the session's client by the client that a proxy has named in its PROXY header, or that an authorised
+    /// client has named with XCLIENT.
     fn set_client(&mut self, client: Client) {
         self.client = client;
         self.client_literal = client_text(client);
@@ -175,7 +175,8 @@ impl SmtpdSession {
         self.transaction.id_at = stamp.write(dates.date(unix.as_secs() as i64), &mut self.transaction.body);
     }
 
-    /// Routes a recipient, and adds the result to the message's recipients. An alias can add several recipients.
+    /// Adds a recipient to the message, with its next hop. If the recipient is an alias, adds the members of the alias
+    /// instead.
     fn add_recipient(&mut self, rcpt: &Rcpt<'_>) -> Result<(), Reply> {
         let router = &self.config.router;
         let sender = Path::checked_before(&self.transaction.envelope.sender);
@@ -279,8 +280,8 @@ impl SmtpdSession {
     }
 }
 
-/// Returns the client as written in header fields. RFC 5321 §4.4 requires an address or a domain
-/// there.
+/// Returns the client's address as written in header fields. RFC 5321 §4.4 requires an address or a domain there, so a
+/// client on a Unix-domain socket is written as `[127.0.0.1]`.
 fn client_text(client: Client) -> String {
     match client {
         Client::Local => literal(Ipv4Addr::LOCALHOST.into()),
@@ -323,8 +324,8 @@ fn store_error_reply(worker: &RelayWorker, error: &Error) -> Answer {
 }
 
 impl Handler for SmtpdSession {
-    /// Warns the client in the greeting, before it hands over a message, if the relay promises less durability than a
-    /// sender may expect.
+    /// If a power cut can lose accepted mail, names the durability in the greeting, so that the client knows the risk
+    /// before it hands over a message.
     fn connect(&mut self, _now: Duration) -> Answer {
         let less = match self.config.spool.durability {
             DurabilityLevel::Sync => return Answer::Yes,

@@ -1,4 +1,4 @@
-//! Checks of the reports with arbitrary input, called by the property tests and the fuzz targets. For example, no text
-//! of a record may become markup. A violated property panics.
+//! Checks of the reports with arbitrary input, for example that no text of a record becomes markup. The property tests
+//! and the fuzz targets call these functions, which panic if a check fails.
 pub mod page;
 pub mod record;

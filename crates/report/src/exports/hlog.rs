@@ -1,5 +1,5 @@
-//! Writes the latency distributions of a run as an interval log of HdrHistogram, which any HDR tool can read. Each
-//! stage and each phase has one line for the whole run, tagged with its name.
+//! Writes the latency distributions of a run as an interval log, which tools for HdrHistogram can read. Each stage and
+//! each phase has one line for the whole run, tagged with its name.
 use mailrun_measurement::record::Record;
 use mailrun_measurement::{IntervalLog, Latencies};
 use std::collections::BTreeSet;

@@ -16,10 +16,10 @@ const OWN_STYLE: &str = include_str!("../../assets/report.css");
 const UPLOT_HASH: &str = "GcjUxq2Ikpp59K5J1vcWFWbf0Lo9FcxJXpdPeH63jx8=";
 const OWN_HASH: &str = "k5UMJAJEGGzW1ohS90nl6wBkoNdS3Q8me3ZAfCfEhSY=";
 
-/// The page contains a copy of the run's record, which readers can copy. If the record has more rows than this, one per
-/// second, the copy on the page lacks the details named in `LEFT_OUT`. They are in `run.json`.
+/// The page contains the run's record, so that readers can copy it. The record has one row for each second. If there
+/// are more rows than this, the record on the page lacks the details named in `LEFT_OUT`. They are in `run.json`.
 const MAX_ROWS: usize = 300;
-/// If the record's JSON has more bytes than this, the copy on the page lacks the details named in `LEFT_OUT`.
+/// If the record's JSON has more bytes than this, the record on the page lacks the details named in `LEFT_OUT`.
 const MAX_DATA_BYTES: usize = 60_000;
 const LEFT_OUT: &str = "the seconds, the slowest and the missing messages, and the histograms, which run.json has";
 const MAX_TEXT_CHARS: usize = 1_000;

@@ -41,7 +41,8 @@ pub(super) fn audit_faults(runs: PageRuns<'_>) -> Option<PagePart> {
     part(runs, "audit", "Audit", audit::faults)
 }
 
-/// Shows the accepted messages that an audit did not find. Only ten of them are visible, and the others are collapsed.
+/// Shows the messages that the server accepted in an audit but that did not arrive. Ten of them are visible, and the
+/// others are collapsed.
 pub(super) fn audit_losses(runs: PageRuns<'_>) -> Option<PagePart> {
     let losses = &runs.record.audit.as_ref()?.losses;
     let (shown, others) = losses.split_at(losses.len().min(SHOWN_MESSAGES));

@@ -362,8 +362,8 @@ fn shortened(text: &str) -> String {
     text.chars().take(120).collect()
 }
 
-/// Converts numbers to JSON with few characters: whole numbers without a decimal point and, if `is_short` is set, other
-/// numbers rounded to four digits, or to a whole number from 1,000 on.
+/// Converts numbers to JSON with few characters. Whole numbers have no decimal point. If `is_short` is set, other
+/// numbers are rounded to four digits or, from 1,000 on, to whole numbers.
 fn rounded(values: &[f64], is_short: bool) -> Vec<Value> {
     let number = |value: &f64| match *value {
         value if !value.is_finite() => Value::Null,

@@ -1,5 +1,5 @@
 //! Draws latency by percentile on logarithmic scales. All stages are in one plot, each with a curve of its latency and
-//! a curve of its service time.
+//! a curve of its service time, which is the latency without the wait for a free session.
 use super::plot::{self, CurveStyle, PlotScale};
 use super::tables;
 use super::tables::{PagePart, PageRuns};

@@ -9,12 +9,14 @@ use mailrun_text::numbers::counted;
 use mailrun_text::table::{Align, Cell, Table, right};
 
 const HEIGHT: u32 = 240;
-/// Minimum number of points for a plot, one for each second. Fewer points show no relation between rate and latency.
+/// Minimum number of points for a plot. Each point is one second. Fewer points show no relation between rate and
+/// latency.
 const MIN_POINTS: usize = 3;
 const RANGES: usize = 4;
 
-/// Returns a plot of the 99th percentile of each second against the rate, and a table that sums up these percentiles
-/// for each range of rates. Returns `None` if there are too few seconds, or if the load had a single rate.
+/// Returns a plot and a table of latency by offered rate. Each point of the plot is one second, with its rate and the
+/// 99th percentile of its latencies. The table sums up these percentiles for each range of rates. Returns `None` if
+/// there are too few seconds, or if the load had a single rate.
 pub(super) fn part(runs: PageRuns<'_>) -> Option<PagePart> {
     let own = points(runs.record);
     if own.len() < MIN_POINTS || !is_varied(runs.record) {
@@ -47,15 +49,15 @@ fn is_varied(record: &Record) -> bool {
     has_several || record.workload.arrival == Arrival::Market
 }
 
-/// Returns which messages the offered rate counts, as a word and as a function: created messages or, in an older record
-/// without this count, sent messages.
+/// Returns the messages that count for the offered rate: created messages or, in an older record without this count,
+/// sent messages. The result is a word, and a function that reads their number from a row.
 fn offered(record: &Record) -> (&'static str, fn(&SeriesRow) -> u64) {
     let created: fn(&SeriesRow) -> u64 = |row| row.created;
     let sent: fn(&SeriesRow) -> u64 = |row| row.sent;
     if record.series.iter().any(|row| row.created > 0) { ("created", created) } else { ("sent", sent) }
 }
 
-/// Returns the rate and the 99th percentile of each complete second for which both are known.
+/// Returns the rate and the 99th percentile of latency for each complete second in which both are known.
 fn points(record: &Record) -> Vec<(f64, f64)> {
     let (_, read) = offered(record);
     let step = step(&record.series) as f64;

@@ -89,8 +89,8 @@ fn table(messages: &[&SlowMessage], record: &Record) -> Table {
     table
 }
 
-/// Returns a table of the messages that did not arrive, or `None` if all arrived. Each row shows the server's reply, by
-/// which the reader can find the message in the server's log.
+/// Returns a table of the messages that did not arrive, or `None` if all arrived. Each row shows the server's reply, so
+/// that the reader can find the message in the server's log.
 pub(super) fn missing(runs: PageRuns<'_>) -> Option<PagePart> {
     let messages = &runs.record.missing;
     if messages.is_empty() {

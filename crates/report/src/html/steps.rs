@@ -1,5 +1,5 @@
 //! Draws consecutive steps as bars: the phases of an SMTP session, and the steps of a message over MADES. Also contains
-//! two parts for MADES runs: lost connections, and a comparison of the simulator's figures with the bench's.
+//! two parts for MADES runs: the lost connections, and a comparison of the figures of the simulator and the bench.
 use super::plot;
 use super::tables::{self, BarColumn, PagePart, PageRuns};
 use crate::figures::{Section, SectionBody};

@@ -1,6 +1,7 @@
-//! Fuzz check that reads any bytes as a message after DATA. Only CRLF.CRLF may end the message, and each bare CR or LF
-//! must be reported. The result must not depend on how the bytes are cut into blocks. The last byte of the input is the
-//! seed of the random block sizes. Adding dot-stuffing to a message and removing it must restore the message.
+//! Fuzz check that reads any bytes as a message after DATA. Only CRLF.CRLF may end the message, and the reader must
+//! report a message that contains a bare CR, a bare LF or NUL. The result must not depend on how the bytes are cut into
+//! blocks. The last byte of the input is the seed of the random block sizes. Adding dot-stuffing to a message and
+//! removing it must restore the message.
 use super::SplitMix64;
 use crate::data::{self, DataPiece, DataReader, LineFault};
 

@@ -37,8 +37,9 @@ pub(super) struct ClientCore {
     /// such as 2.1.0. While this is true, a positive reply with another subject, such as 2.0.0, cannot belong to MAIL
     /// or RCPT.
     pub(super) are_addresses_labelled: bool,
-    /// True if every reply since results last became [certain](Event::settled) fits its command, such as 2.1.5 to RCPT.
-    /// In that case, the session cannot have taken a reply to one kind of command for a reply to another.
+    /// Set while every reply shows by its code which kind of command it answers, such as 2.1.5 for RCPT. Replies before
+    /// results last became [certain](Event::settled) do not count. While this is set, the session cannot have taken the
+    /// reply to one kind of command for the reply to another kind.
     pub(super) is_labelled: bool,
     /// Number of recipients accepted so far in the transaction whose commands the peer is now answering.
     pub(super) accepted: u32,
@@ -136,7 +137,8 @@ impl ClientCore {
         self.due.is_empty() || self.groups() && (!self.is_doomed || self.under_way > 1)
     }
 
-    /// Returns true if an idle session may begin a transaction before all earlier commands have been answered.
+    /// Returns true if the session may begin the next transaction before all earlier commands have been answered. The
+    /// caller must check that no transaction is being sent.
     pub(super) fn may_begin_early(&self) -> bool {
         let uncertain = self.under_way + self.unsettled;
         if self.bursts() && self.under_way > 0 {

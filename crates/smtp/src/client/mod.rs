@@ -132,8 +132,8 @@ impl Client {
         self
     }
 
-    /// Begins the transaction of the next message. Writes MAIL or, if both sides pipeline, MAIL together with all RCPT
-    /// and, unless the message is sent in chunks, DATA. Does nothing if the session is not ready for a transaction.
+    /// Begins the transaction of the next message by writing MAIL. If both sides pipeline, also writes all RCPT and,
+    /// unless the message is sent in chunks, DATA. Does nothing if the session is not ready for a transaction.
     pub fn begin(&mut self, envelope: Arc<Envelope>, now: Duration, out: &mut Vec<u8>) {
         self.core.last_received = now;
         if let ClientState::Transaction(sending @ SendState::Idle) = &mut self.state {
@@ -170,9 +170,9 @@ impl Client {
         self.core.last_received = now;
     }
 
-    /// Tells the session that TLS has begun. If the session [requested TLS](Want::Tls), it sends
-    /// EHLO again, because everything received in the clear must be discarded (RFC 3207 §4.2). If
-    /// TLS begins before the greeting, this must be called before the first reply.
+    /// Tells the session that TLS has begun. If the session [requested TLS](Want::Tls), it sends EHLO again, because
+    /// everything received in the clear must be discarded (RFC 3207 §4.2). If TLS begins before the greeting, the
+    /// caller must call this before it passes the first reply to the session.
     pub fn tls_started(&mut self, now: Duration, out: &mut Vec<u8>) {
         self.core.last_received = now;
         self.core.is_over_tls = true;

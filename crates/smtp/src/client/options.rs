@@ -5,7 +5,8 @@ use crate::settings::Protocol;
 use crate::xclient::XclientRequest;
 use std::time::Duration;
 
-/// Says how far the client pipelines, which means that it sends commands before it has the replies to earlier ones.
+/// Says how far the client pipelines. Pipelining means that the client sends a command before it has the replies to
+/// earlier commands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PipelineMode {
     /// The client sends one command at a time and waits for its reply.
@@ -128,11 +129,10 @@ pub struct Options {
     /// Set if the session must give up when the server's greeting or reply to EHLO begins with the client's own name.
     /// The server is then probably this host, so mail would loop.
     pub refuses_own_name: bool,
-    /// Longest wait for the greeting, if shorter than for other replies.
+    /// Longest wait for the greeting. It has no effect if the wait for other replies is shorter.
     pub greeting_timeout: Option<Duration>,
-    /// Longest wait for the reply to a message, if longer than for other replies. RFC 5321
-    /// §4.5.3.2.6 recommends ten minutes, because a client that gives up too early sends the message
-    /// again.
+    /// Longest wait for the reply to a message. It has no effect if the wait for other replies is longer. RFC 5321
+    /// §4.5.3.2.6 recommends ten minutes, because a client that gives up too early sends the message again.
     pub message_timeout: Option<Duration>,
     /// Step of the session, such as MAIL, after which the client ends the session early. The client then uses neither
     /// pipelining nor BDAT, because both would send commands beyond this step.

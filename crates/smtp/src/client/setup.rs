@@ -13,8 +13,8 @@ use crate::settings::Protocol;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Answers the greeting with EHLO or LHLO. If the greeting refuses service, sends QUIT, for which the peer waits (RFC
-/// 5321 §3.1). After 421, sends nothing, because the peer closes the connection itself (§3.8).
+/// Answers the greeting with EHLO or LHLO. If the greeting refuses service, sends QUIT, because the peer waits for it
+/// (RFC 5321 §3.1). After 421, sends nothing, because the peer closes the connection itself (§3.8).
 pub(super) fn greeted(
     setup: Option<Box<SessionSetup>>,
     reply: &ReceivedReply<'_>,
@@ -29,8 +29,8 @@ pub(super) fn greeted(
     }
 }
 
-/// Returns true if the greeting or the reply to EHLO begins with the client's own name, and the options ask for this
-/// check. The peer is then probably this host, so mail could loop.
+/// If the options ask for this check, returns true if the greeting or the reply to EHLO begins with the client's own
+/// name. The peer is then probably this host, so mail could loop.
 fn is_own_name(setup: Option<&SessionSetup>, reply: &ReceivedReply<'_>, core: &ClientCore) -> bool {
     let name =
         |line: &'_ [u8]| line.split(|byte| *byte == b' ').next().map(Domain::new) == Some(Domain::new(&*core.name));

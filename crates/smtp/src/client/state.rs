@@ -26,7 +26,8 @@ use std::sync::Arc;
 pub(super) enum ClientState {
     SetUp(SetUpState),
     Transaction(SendState),
-    /// Waits for the reply to QUIT, after the replies to [earlier commands](super::core::ClientCore::before_quit).
+    /// Waits for the replies to [earlier commands](super::core::ClientCore::before_quit), and then for the reply to
+    /// QUIT.
     ExpectQuit,
     /// The session is over. Contains the command whose reply did not arrive, if there is one.
     Closed(Option<Verb>),

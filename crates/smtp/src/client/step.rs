@@ -62,8 +62,8 @@ impl ClientState {
         Self::Closed(self.awaited(core))
     }
 
-    /// Sends QUIT, unless the session is over. The session then waits for the replies to earlier commands before the
-    /// reply to QUIT.
+    /// Sends QUIT, unless the session is over. After QUIT, the session first waits for the replies to earlier commands,
+    /// and then for the reply to QUIT.
     pub(super) fn quit(self, core: &mut ClientCore, out: &mut Vec<u8>) -> Self {
         match self {
             Self::Closed(_) => return self,

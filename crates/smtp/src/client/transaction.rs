@@ -57,10 +57,10 @@ impl SendState {
         ReplyStep { next, to: recipient.map_or(due.verb(), Verb::Delivery), ends, settled }
     }
 
-    /// Handles a reply that no command asked for, after which the session always ends. While the client writes a
-    /// message, a refusal is the peer's final reply to it, for example because the message is too big. The client can
-    /// then neither finish nor cancel the message. While the client is not writing a message, an unrequested 421
-    /// announces that the peer closes the connection (RFC 5321 §3.8).
+    /// Handles a reply that no command asked for, after which the session always ends. If a refusal arrives while the
+    /// client writes a message, the peer has refused that message, for example because it is too big. The client can
+    /// then neither finish nor cancel the message. Between transactions, an unrequested 421 announces that the peer
+    /// closes the connection (RFC 5321 §3.8). Any other unrequested reply violates the protocol.
     pub(super) fn interrupted(self, reply: &ReceivedReply<'_>) -> Result<(Verb, Option<Outcome>), Violation> {
         match self {
             Self::Message | Self::Chunks if !reply.is_positive() => Ok((Verb::Message, Some(Outcome::Refused))),
@@ -108,8 +108,8 @@ impl SendState {
         (self, None)
     }
 
-    /// Handles the reply to the final dot or to the last BDAT. A positive reply does not count if MAIL, every RCPT or a
-    /// chunk was refused.
+    /// Handles the reply to the final dot or to the last BDAT. If the peer has refused MAIL, every RCPT or a chunk,
+    /// even a positive reply counts as a refusal.
     fn message_answered(self, is_done: bool, core: &mut ClientCore, out: &mut Vec<u8>) -> SendStep {
         if is_done && !core.is_doomed {
             core.mail_stands = false;
@@ -191,15 +191,15 @@ fn data_answered(is_go_ahead: bool, core: &mut ClientCore, out: &mut Vec<u8>) ->
 
 impl ClientCore {
     /// Returns the number of transactions whose results become certain with this reply. A result is uncertain as long
-    /// as the peer may have left out a reply, because the session may have mistaken the reply to a later command for
-    /// it. If every command has been answered, no reply is missing, so all results are certain. Otherwise enhanced
-    /// status codes help, because only replies to MAIL and RCPT have subject 1 (addressing):
+    /// as the peer may have left out a reply, because the session would then take a later reply for the missing one. If
+    /// every command has been answered, no reply is missing, so all results are certain. Otherwise enhanced status
+    /// codes help, because only replies to MAIL and RCPT have subject 1 (addressing):
     ///
     /// - If only MAIL, RCPT and DATA are unanswered after a message, a positive reply with a subject other than 1
-    ///   belongs to the message, because MAIL and RCPT would get subject 1, and DATA would get 354.
-    /// - A reply to MAIL makes all earlier results certain if each reply since results last became certain fits its
-    ///   command by code or subject. A 421 fits MAIL, because servers send it when a session has reached their maximum
-    ///   number of messages.
+    ///   belongs to the message. The reply to MAIL or RCPT would have subject 1, and the reply to DATA would be 354.
+    /// - A reply to MAIL makes all earlier results certain if its code or subject fits MAIL, and if all replies since
+    ///   the last certain result fit their commands. A 421 fits MAIL, because servers send it after the maximum number
+    ///   of messages of a session.
     fn settle(&mut self, to: DueReply, reply: &ReceivedReply<'_>, are_all_answered: bool) -> u32 {
         let is_done = reply.code() / 100 == 2;
         let is_address = matches!(to, DueReply::Mail | DueReply::Recipient(_));

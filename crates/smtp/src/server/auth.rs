@@ -116,7 +116,7 @@ impl LoginQuestion {
     }
 
     /// Accepts, continues or refuses the login after the application's answer. `None` means yes, with the usual reply.
-    /// If the session has asked for the user's secret, a yes refuses the login, because it does not supply the secret.
+    /// If the session has asked for the user's secret, even a yes refuses the login, because the secret is missing.
     pub(super) fn answered(self, answer: Option<&Reply>, core: &mut ServerCore, out: &mut Vec<u8>) -> State {
         match (self, answer) {
             (Self::Check(shown), Some(reply)) if !reply.is_positive() => check_refused(&shown, reply, out),
@@ -170,8 +170,8 @@ fn granted(reply: &Reply, core: &mut ServerCore, out: &mut Vec<u8>) -> State {
     State::AuthEnd(AuthEnd::Granted)
 }
 
-/// Refuses a login whose secret the application has rejected. XOAUTH2 first sends the client an
-/// error, and sends the refusal after the client has acknowledged the error with an empty response.
+/// Refuses a login whose secret the application has rejected. In XOAUTH2, the session first sends an error, and sends
+/// the refusal only after the client has acknowledged the error with an empty response.
 fn check_refused(secret: &ShownSecret, reply: &Reply, out: &mut Vec<u8>) -> State {
     if secret.mechanism() != Mechanism::Xoauth2 {
         return refused(reply, out);
@@ -196,9 +196,9 @@ fn failed(reason: ReplyReason, core: &mut ServerCore, out: &mut Vec<u8>) -> Stat
 }
 
 impl AuthEnd {
-    /// Reports the result of AUTH to the application. Ends the session if the client has made too many errors or failed
-    /// logins. Only a refusal by the application is counted as an error here, because the session has already counted
-    /// its own refusals.
+    /// Reports the result of AUTH to the application. Ends the session if the client has made too many errors or has
+    /// failed to log in too often. Counts only a refusal by the application as an error, because the session has
+    /// already counted its own refusals.
     pub(super) fn step<'a>(self, core: &mut ServerCore, out: &mut Vec<u8>) -> Transition<'a> {
         let is_borne = match self {
             Self::Granted => return (State::Command(CommandState::ExpectMail), Some(Event::Authenticated)),

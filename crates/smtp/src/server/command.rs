@@ -16,8 +16,8 @@ use crate::settings::Protocol;
 use crate::xclient::Xclient;
 use std::time::Duration;
 
-/// Maximum number of refused recipients of a message that need not count towards `Limits::idle_commands`. Further
-/// refusals count, so that a client cannot keep a session busy forever. Legitimate messages have far fewer recipients.
+/// Maximum number of refused recipients of a message that are exempt from `Limits::idle_commands`. Further refusals
+/// count, so that a client cannot keep a session busy forever. Legitimate messages have far fewer recipients.
 const MAX_DEFERRED_RECIPIENTS: u32 = 100_000;
 
 impl TransactionState {
@@ -60,8 +60,8 @@ impl CommandState {
         }
     }
 
-    /// Refuses a command that is not allowed in the current state. For most other commands, asks the application
-    /// whether to accept the command.
+    /// Refuses the command if it is not allowed in the current state. Otherwise asks the application whether to accept
+    /// the command, except for a few commands that need no decision, such as HELP.
     fn command<'a>(
         self,
         command: &Command<'a>,
@@ -93,8 +93,8 @@ impl CommandState {
         }
     }
 
-    /// Refuses a command or an invalid line, and stays in the same state. Counts refused recipients, because the reply
-    /// to a later DATA or BDAT depends on their number.
+    /// Refuses a command or an invalid line, and stays in the same state. If this refuses a recipient, counts the
+    /// recipient, because the reply to a later DATA or BDAT depends on the number of refused recipients.
     pub(super) fn refuse<'a>(
         mut self,
         reason: ReplyReason,
@@ -234,7 +234,7 @@ impl CommandState {
         }
     }
 
-    /// Asks about a login, but refuses AUTH during a transaction, as RFC 4954 §4 requires.
+    /// Begins a login. Refuses AUTH during a transaction, as RFC 4954 §4 requires.
     fn auth<'a>(
         self,
         mechanism: Option<Mechanism>,

@@ -24,8 +24,9 @@ pub(super) struct ServerCore {
     pub(super) has_open_mail: bool,
     pub(super) gave_up: Option<ReplyReason>,
     pub(super) last_received: Duration,
-    /// Start of the wait for the next message: the end of the last message, or the start of the session. Moves forward
-    /// by the time that the application takes to answer, because the client is not to blame for this delay.
+    /// Time since which the session waits for the next message: the end of the last message, or the start of the
+    /// session. Moves forward by the time that the application takes to answer, because the client is not to blame for
+    /// this delay.
     pub(super) last_message: Duration,
     pub(super) injected: u64,
     pub(super) has_quit: bool,
@@ -57,8 +58,8 @@ impl ServerCore {
         }
     }
 
-    /// Returns the time at which the session times out unless more input arrives: because the client is silent for too
-    /// long, sends its message too slowly, or sends no message for too long.
+    /// Returns the time at which the session times out unless more input arrives. Reasons are that the client is silent
+    /// for too long, sends its message too slowly, or sends no message for too long.
     pub(super) fn deadline(&self, message_pace: Option<&MessagePace>) -> Duration {
         let limits = &self.settings.limits;
         let idle = self.last_received + limits.idle_timeout;
@@ -151,13 +152,12 @@ impl ServerCore {
         self.errors <= limits.errors && self.unknown <= limits.unknown_before_hello
     }
 
-    /// Ends the session because of a fault of the client, such as too many errors. Sends the reply
-    /// for this reason first.
+    /// Sends the reply for this reason, and ends the session because of a fault of the client, such as too many errors.
     pub(super) fn give_up<'a>(&mut self, reason: ReplyReason, out: &mut Vec<u8>) -> Transition<'a> {
         (self.give_up_state(reason, out), Some(Event::Answered))
     }
 
-    /// Ends the session like `give_up`, but reports no event, so that the caller can report its own.
+    /// Ends the session like `give_up`, but reports no event, so that the caller can report an event of its own.
     pub(super) fn give_up_state(&mut self, reason: ReplyReason, out: &mut Vec<u8>) -> State {
         self.gave_up = Some(reason);
         self.say(reason, out);
@@ -173,8 +173,8 @@ impl ServerCore {
         }
     }
 
-    /// Returns how many replies a chunk of a refused message gets: one or, if it is the last chunk in LMTP, one for
-    /// each recipient.
+    /// Returns how many replies a chunk of a refused message gets. In LMTP, the last chunk gets a reply for each
+    /// recipient. Any other chunk gets one reply.
     pub(super) fn replies_to_chunk(&self, chunk: Chunk, recipients: u32) -> u32 {
         if chunk.last { self.replies_to_message(recipients) } else { 1 }
     }

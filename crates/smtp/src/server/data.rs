@@ -23,9 +23,9 @@ impl DataMessage {
         State::Message(core.spare_data.fill(message))
     }
 
-    /// Takes the next block of the message, or its end, from the front of `input`. Bytes beyond the size limit are read
-    /// and dropped, because the sender reads a reply only at the end. At `Limits::oversize_factor` times the limit the
-    /// session ends, because the message may never end.
+    /// Takes the next block of the message, or its end, from the front of `input`. Reads and drops bytes beyond the
+    /// size limit, because the sender reads the refusal only at the end of its message. Ends the session beyond
+    /// `Limits::oversize_factor` times the limit, because the message may never end.
     pub(super) fn step<'a>(
         mut self: Box<Self>,
         input: &mut &'a [u8],
@@ -164,7 +164,8 @@ impl ServerCore {
         }
     }
 
-    /// Refuses a message that has been read to its end. The session continues with the next MAIL.
+    /// Refuses a message that has been read to its end, and sends the reply this number of times. The session continues
+    /// with the next MAIL.
     fn discard<'a>(&mut self, reason: ReplyReason, times: u32, out: &mut Vec<u8>) -> Transition<'a> {
         self.has_brought_mail();
         (0..times).for_each(|_| self.say(reason, out));

@@ -36,8 +36,8 @@ pub enum Event<'a> {
     },
     /// The session refused the message for this reason. The transaction is over.
     Discarded(ReplyReason),
-    /// Asks whether to accept RSET. If RSET is granted, an open transaction is over. A granted
-    /// [`Event::Hello`] ends the transaction as well.
+    /// Asks whether to accept RSET. If RSET is granted, an open transaction ends. A granted [`Event::Hello`] ends the
+    /// transaction as well.
     Reset,
     /// Asks whether to accept NOOP. Unless the answer is 421, the state of the session does not change.
     Noop,
@@ -48,11 +48,11 @@ pub enum Event<'a> {
     /// Asks whether to accept STARTTLS. If STARTTLS is granted, the session [wants
     /// TLS](super::Server::wants_tls).
     StartTls,
-    /// Asks for a nonce, which the mechanism of AUTH needs. The answer is
+    /// Asks for a nonce, which the mechanism of AUTH needs. The application must answer with
     /// [`Server::answer_nonce`](super::Server::answer_nonce). Any other answer refuses the login.
     Nonce,
-    /// Asks for a decision on a login with AUTH, or for the user's secret. [`Auth::proof`] tells whether the
-    /// application must check the client's name and secret, or must look up the secret of this name.
+    /// Asks for a decision on a login with AUTH, or for the user's secret. [`Auth::proof`] tells which of the two the
+    /// application must do: check the client's name and secret, or look up the secret of this name.
     Auth(Auth<'a>),
     /// Asks whether the session may check the client's proof against the user's secret. Only
     /// [`Server::grant`](super::Server::grant) permits the check. This event follows [`Event::Auth`] if the mechanism,

@@ -6,7 +6,7 @@
 //!
 //! After an event that [asks](Event::asks), the session waits for [`Server::grant`] or [`Server::answer`]. Until then
 //! it returns no further event, so that replies are sent in the order of their commands (RFC 2920 §3.2). The session
-//! answers all other commands by itself.
+//! answers commands by itself if it need not ask about them, for example HELP.
 mod auth;
 mod command;
 mod core;
@@ -73,8 +73,8 @@ impl Server {
         std::mem::replace(&mut self.state, State::Closed)
     }
 
-    /// Answers the question of the last event with this reply. The application must answer every question: it refuses
-    /// commands that it does not implement, for example with [`ReplyReason::NotImplemented`].
+    /// Answers the question of the last event with this reply. The application must answer every question. It must
+    /// refuse commands that it does not implement, for example with [`ReplyReason::NotImplemented`].
     ///
     /// A 421 ends the session. After any other refusal to greet, the session waits for QUIT and answers 503 to
     /// everything else (RFC 5321 §3.1), until the client exceeds a limit.
@@ -94,7 +94,8 @@ impl Server {
         self.decide(None, now, out);
     }
 
-    /// Handles the application's answer, unless it is 421. `None` is a yes with the usual reply, such as 250 to MAIL.
+    /// Handles the application's answer. `None` means yes, with the usual reply, such as 250 to MAIL. A 421 to an
+    /// open question does not come here, because `answer` then ends the session.
     fn decide(&mut self, reply: Option<&Reply>, now: Duration, out: &mut Vec<u8>) {
         let next = match self.take_state() {
             State::Answer(question) => {
@@ -143,8 +144,8 @@ impl Server {
         matches!(self.state, State::ExpectTls)
     }
 
-    /// Records that TLS has begun. The session starts again, without a greeting (RFC 3207 §4.2). If
-    /// TLS begins before the greeting, this must be called before the application answers the greeting.
+    /// Records that TLS has begun. The session starts again, without a greeting (RFC 3207 §4.2). If TLS begins before
+    /// the greeting, the caller must call this before it answers the question whether to greet the client.
     pub fn tls_started(&mut self, now: Duration) {
         self.state = match self.take_state() {
             State::ExpectTls => {
@@ -177,9 +178,9 @@ impl Server {
         self.core.is_authenticated
     }
 
-    /// Returns the time at which the caller must call [`Server::tick`], or `None` after the end of
-    /// the session. Also returns `None` while an answer is awaited, because the client is not to
-    /// blame for that silence.
+    /// Returns the time at which the caller must call [`Server::tick`], or `None` after the end of the session. Also
+    /// returns `None` while the session waits for the application's answer, because the client is not to blame for that
+    /// silence.
     pub fn deadline(&self) -> Option<Duration> {
         if self.is_closed() || self.awaits_answer() {
             return None;
@@ -205,7 +206,7 @@ impl Server {
         self.hang_up(Some(verdict.reply()), out);
     }
 
-    /// Ends the session with this reply, or without a reply, even while it waits for the application's answer.
+    /// Ends the session with this reply, or without a reply, even while the session waits for the application's answer.
     pub fn hang_up(&mut self, final_reply: Option<&Reply>, out: &mut Vec<u8>) {
         if !self.is_closed() {
             out.extend_from_slice(final_reply.map_or(&[], Reply::wire));
@@ -219,9 +220,8 @@ impl Server {
         matches!(self.state, State::Closed)
     }
 
-    /// Returns why the session ended because of the client, for example too many errors, commands
-    /// without mail, or another protocol. An endless message is reported by [`Event::Discarded`]
-    /// instead.
+    /// Returns the fault of the client that ended the session, for example too many errors, too many commands without a
+    /// message, or another protocol. A message that is far too large is reported by [`Event::Discarded`] instead.
     pub fn gave_up(&self) -> Option<ReplyReason> {
         self.core.gave_up
     }

@@ -11,7 +11,8 @@ use crate::sasl::server::{AwaitedProof, AwaitedResponse, SecretLookup, ShownSecr
 use std::time::Duration;
 
 /// Result of a step: the session's next state, and the event for the application. The event is `None` if the session
-/// needs more bytes, or if it asks about a login. `Server::next_event` then calls `login_event`.
+/// needs more bytes. It is also `None` if the session asks about a login, because `Server::next_event` then gets the
+/// event from `login_event`.
 pub(super) type Transition<'a> = (State, Option<Event<'a>>);
 
 /// States of the session, named by what the session waits for. Each state owns the data that is valid only in it, so
@@ -56,7 +57,7 @@ pub(super) enum State {
     /// Asks the application for the result of the next LMTP recipient, without waiting for the client.
     Delivery(DeliveryState),
     AuthResponse(AuthResponse),
-    /// Asks the application about the login in the next step, which needs no further input from the client.
+    /// Asks the application about the login, without waiting for the client.
     AuthQuestion(LoginQuestion),
     /// Reports the result of AUTH to the application, without waiting for the client.
     AuthEnd(AuthEnd),
@@ -80,7 +81,8 @@ pub(super) enum CommandState {
 pub(super) struct TransactionState {
     /// Number of accepted recipients. DATA needs at least one.
     pub(super) accepted: u32,
-    /// Number of refused recipients, which decides between 503 and 554 if no recipient was accepted.
+    /// Number of refused recipients. If no recipient was accepted, this number decides in SMTP whether DATA gets 503,
+    /// because there was no RCPT, or 554, because every RCPT was refused.
     pub(super) refused: u32,
     pub(super) addresses: Addresses,
     pub(super) content_kind: ContentKind,
@@ -110,8 +112,9 @@ pub(super) struct ChunkedMessage {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MessagePace {
     since: Duration,
-    /// Time at which the message counts as too slow. Each byte moves this time forward by 1/`min_data_rate` seconds,
-    /// but at most to `idle_timeout` after the byte's arrival, so a fast start does not make up for a slow end.
+    /// Time at which the message counts as too slow. Each byte moves this time forward by 1/`min_data_rate` seconds.
+    /// The time is never later than `idle_timeout` after the byte's arrival, so a fast start does not make up for a
+    /// slow end.
     slow_at: Duration,
 }
 
@@ -151,7 +154,8 @@ pub(super) enum ChunkRefusal {
     TurnedAway,
     /// The session refused the message for this reason, and sends this number of replies (one per LMTP recipient).
     Message(ReplyReason, u32),
-    /// The application refused the chunk with this reply, to be sent this number of times (once per LMTP recipient).
+    /// The application refused the chunk with this reply. The session sends it this number of times (once per LMTP
+    /// recipient).
     Said(Reply, u32),
 }
 

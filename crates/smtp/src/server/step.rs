@@ -18,7 +18,7 @@ impl State {
         std::mem::forget(std::mem::replace(self, next));
     }
 
-    /// Returns true if the session is closed, or cannot continue without an answer of the application or more input.
+    /// Returns true if the session is closed, or if it needs more input or an answer from the application to continue.
     pub(super) fn is_waiting(&self, input: &[u8]) -> bool {
         match self {
             Self::Answer(_) | Self::Closed => true,
@@ -86,14 +86,14 @@ impl State {
     }
 }
 
-/// Returns true if the client speaks another protocol than SMTP or LMTP, such as TLS. The first
-/// byte must suffice, because a TLS ClientHello may contain no line end.
+/// Returns true if the client speaks another protocol than SMTP or LMTP, such as TLS. Decides by the first byte of the
+/// line, because a TLS ClientHello may contain no line end.
 fn is_other_protocol(lines: &LineReader, input: &[u8]) -> bool {
     lines.is_at_start() && input.first().is_some_and(|&first| foreign::begins_otherwise(first))
 }
 
-/// Reads the next command line. Returns `None` if the line is incomplete, and an error with the reason if the server
-/// must refuse the line.
+/// Reads the next command line. Returns `None` if the line is incomplete. If the server must refuse the line, returns
+/// the reason as an error.
 fn read_command<'s, 'i: 's>(
     lines: &'s mut LineReader,
     input: &mut &'i [u8],

@@ -15,8 +15,8 @@ const MESSAGES: u32 = 12;
 /// Codes of forged replies, which replace replies of the server on their way to the client. None of them accepts a
 /// message, sender or recipient, because no client could detect a forged 250.
 const FORGED: [u16; 8] = [354, 421, 450, 500, 503, 530, 550, 554];
-/// Maximum number of dropped or forged replies in a session with BDAT and enhanced status codes. In such a session, a
-/// result is certain after the reply to the next MAIL, and four faults together could imitate that reply.
+/// Maximum number of dropped or forged replies in a session with BDAT and enhanced status codes. In such a session, the
+/// reply to the next MAIL makes a result certain, and four faults together could imitate that reply.
 const MAX_BURST_FAULTS: u32 = 3;
 
 struct Choices<'a>(&'a [u8]);
@@ -106,8 +106,8 @@ impl AdversarialServer<'_> {
         (self.has_mail, self.recipients) = (false, 0);
     }
 
-    /// Sends the usual reply, or a refusal, which is always 503 if the command is not possible. The reply may be
-    /// changed or dropped on the way. Returns true if the server accepted the command.
+    /// Sends the usual reply or a random refusal, or 503 if the command is not possible. The reply may be changed or
+    /// dropped on the way. Returns true if the server accepted the command.
     fn answer(&mut self, usual: &str, is_possible: bool) -> bool {
         let refusal = match self.choices.next() {
             _ if !is_possible => Some(503),

@@ -31,8 +31,8 @@ fn smtp() -> Server {
     server(Protocol::Smtp, Limits::default())
 }
 
-/// Sends the bytes and returns the replies. Questions get the given answers in order, and yes after
-/// the last one.
+/// Sends the bytes and returns the replies. The server's questions get the given answers in order, and after the last
+/// answer, yes.
 fn say(server: &mut Server, bytes: &[u8], answers: &[Option<&Reply>]) -> String {
     let mut input = bytes;
     let mut out = Vec::new();
@@ -279,8 +279,8 @@ const QUESTIONS: [&[u8]; 8] = [
     b"AUTH LOGIN YQ==\r\nYg==\r\n",
 ];
 
-/// Returns how many other questions, for example about MAIL and RCPT, the server asks before the last question of
-/// `QUESTIONS[question]`.
+/// Returns how many other questions the server asks before the last question of `QUESTIONS[question]`, for example
+/// about MAIL and RCPT.
 fn before(question: usize) -> usize {
     match question {
         5 => 2,
@@ -367,7 +367,8 @@ fn recipients_that_are_put_off_do_not_end_a_session_whose_message_has_others() {
     let limits = Limits { recipients: 2, idle_commands: 10, ..Limits::default() };
     let list = [TO_RCPT, &b"RCPT TO:<g@h>\r\n".repeat(20), b"DATA\r\n"].concat();
     for (refusal, code) in [(None, "452 4.5.3"), (Some(&full), "452 4.5.3"), (Some(&later), "450 4.7.0")] {
-        // In the first case, the session refuses recipients beyond its own limit. In the others, the application does.
+        // In the first case, the session refuses recipients beyond its own limit. In the other cases, the application
+        // refuses them.
         let recipients = if refusal.is_some() { 1000 } else { 2 };
         let mut server = server(Protocol::Smtp, Limits { recipients, ..limits.clone() });
         let answers = [&[None; 3][..], &[refusal; 20]].concat();

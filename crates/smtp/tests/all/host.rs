@@ -117,7 +117,7 @@ impl RecordingServer {
         assert!(input.is_empty() || is_over, "a block is read to its end");
     }
 
-    /// Records the recipients of the current transaction.
+    /// Adds an accepted recipient to the current transaction. MAIL begins a new transaction.
     fn keep(&mut self, event: Option<&RecordedEvent>, yes: bool) {
         match event {
             Some(RecordedEvent::Mail { .. }) => self.accepted.clear(),
@@ -162,8 +162,8 @@ fn secret_of(event: &RecordedEvent) -> Option<Secret> {
     }
 }
 
-/// SCRAM keys of `user`, derived only once because this is slow. They have the salt that a session
-/// would use.
+/// SCRAM keys of `user`, derived only once because this is slow. Their salt is the nonce in base64, as if the session
+/// had derived them from the password.
 static KEYS: LazyLock<Keys> = LazyLock::new(|| {
     Keys::derive("pencil", b"ZWlnaHRlZW4gb2N0ZXRzIG9r", 4096).expect("a password, a salt, enough iterations")
 });

@@ -626,8 +626,8 @@ proptest! {
 }
 
 /// Checks a run whose link breaks. The receiver must have each message for which the client got 250. The receiver may
-/// also have a message whose reply did not arrive. With BDAT, the client may send further messages before it gets this
-/// reply, so the receiver may have two such messages, or as many as a burst has.
+/// also have one message whose reply did not arrive. With BDAT, a client in mode `Stream` or `Eager` may send further
+/// messages before it gets this reply. The receiver may then have two such messages, or more in a larger burst.
 fn check_broken(plan: &PairPlan) {
     let is_ahead = plan.features.chunk_bytes.is_some() && matches!(plan.mode, SendMode::Stream | SendMode::Eager);
     let in_doubt = if is_ahead { plan.features.burst.max(2) as usize } else { 1 };

@@ -54,7 +54,7 @@ trait IndexFromRaw {
 }
 
 impl IndexFromRaw for prop::sample::Index {
-    /// Generates an index, because proptest has no constructor for it.
+    /// Returns the index number `at` of a fixed sequence of random indexes. proptest has no public constructor.
     fn from_raw_for_test(at: usize) -> Self {
         use proptest::strategy::ValueTree;
         use proptest::test_runner::TestRunner;

@@ -98,7 +98,7 @@ fn base_with_moved_segment() -> Base {
     };
     let kept: Vec<Id> = (0..20).map(|number| store(number, 6000)).collect();
     let mut number = 1000;
-    // Go on until these messages were moved twice on average, so that the spool has used segments again.
+    // Go on until the kept messages were moved twice on average, because the spool has then reused segments.
     while spool.stats().moved < 2 * kept.len() as u64 {
         number += 1;
         spool.done(store(number, 40_000));
@@ -382,7 +382,7 @@ fn a_segment_is_not_read_again_for_each_damaged_batch() {
         let disk = disk.after_kill();
         let mut octets = disk.octets("segment-00000000").unwrap();
         for (number, at) in memchr_all(&octets, b"draft ").into_iter().step_by(2).enumerate() {
-            // Damage in turn the envelope of a message and the body of the next one.
+            // Damage the envelope of every second message, and the body of each message in between.
             octets[at + [1, 40][number % 2]] ^= 4;
         }
         disk.put("segment-00000000", &octets);
@@ -564,7 +564,8 @@ fn a_segment_that_is_missing_empty_shortened_or_foreign_is_damage_whichever_it_i
                 ("of another spool", Some(&foreign[..])),
             ] {
                 let what = format!("segment {number} is {what}, closed: {is_closed}");
-                // Half of the newest segment may lose nothing, because the log may end within that half.
+                // If the newest segment is cut in half, perhaps no message is lost, because the log may end within the
+                // remaining half.
                 let has_loss = five.loses_and_says_so(&five.with(&[(name, content)]), &what);
                 assert!(has_loss || number == 4 && what.contains("half"), "{what}");
             }

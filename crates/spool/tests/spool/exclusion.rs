@@ -20,7 +20,8 @@ fn store(spool: &Spool, bytes: usize) -> Result<(), Error> {
     spool.store(draft(1, bytes)).wait().map(drop)
 }
 
-/// Takes the first segment, and waits until another segment is ready and no file is being created.
+/// Stores a message in the first segment, and waits until the spool has made another segment in advance. Afterwards, no
+/// file is being created.
 fn settle(spool: &Spool) {
     store(spool, 10).unwrap();
     wait_until(|| spool.stats().disk_bytes >= 2 * small().segment_bytes);

@@ -164,8 +164,8 @@ fn an_end_that_cannot_be_read_is_damage() {
     assert!(backlog.len() == 3 || !spool.damage().is_empty(), "{} of 3, and nothing is said", backlog.len());
 }
 
-/// Stores messages and marks four of five as done, until `moved` messages were moved or a store
-/// fails. Returns the messages that are not done.
+/// Stores messages and marks four of five as done, until the spool has moved `moved` messages or has failed. Returns
+/// the messages that are not done.
 fn until_moved(spool: &Spool, moved: u64) -> BTreeSet<Id> {
     let mut waiting = BTreeSet::new();
     for number in 0..10_000 {
@@ -183,9 +183,9 @@ fn until_moved(spool: &Spool, moved: u64) -> BTreeSet<Id> {
     waiting
 }
 
-/// After a failed sync, the page cache has data that the media lacks, and the next sync succeeds.
-/// The process ends, another process opens the spool from the page cache, and then the power fails.
-/// No message with a receipt may be lost.
+/// After a failed sync, the page cache has data that is not on the disk, and yet the next sync succeeds. In this test,
+/// the process ends, another process opens the spool from the page cache, and then the power fails. No message with a
+/// receipt may be lost.
 #[test]
 fn what_the_page_cache_alone_has_is_not_built_upon() {
     let mut met = 0;

@@ -30,7 +30,7 @@ pub(crate) fn steps(limit: usize) -> impl Strategy<Value = Vec<SpoolOperation>> 
     prop::collection::vec(step, 1..limit)
 }
 
-/// Waits until the condition holds. Deferred records are written after about a second.
+/// Waits until the condition holds. This may take about a second, for example until the spool writes waiting notes.
 #[track_caller]
 pub(crate) fn wait_until(mut holds: impl FnMut() -> bool) {
     let limit = Instant::now() + Duration::from_secs(60);
@@ -52,7 +52,7 @@ struct KnownMessage {
 #[derive(Clone, Default)]
 pub(crate) struct SpoolModel {
     known: BTreeMap<Id, KnownMessage>,
-    /// Highest number of any message that was stored, including messages that are done.
+    /// Highest id of any message that was stored, including messages that are done.
     highest: u64,
     drafts: u64,
 }

@@ -14,7 +14,8 @@ fn three_batches() -> (FaultyDisk, String) {
     (disk, name)
 }
 
-/// Like `three_batches`, but the process was killed instead of closing the spool.
+/// Returns the disk of a spool whose process was killed before it closed the spool. Also returns the name of the only
+/// segment, which has three batches with one small message each.
 fn three_batches_killed() -> (FaultyDisk, String) {
     let disk = FaultyDisk::new();
     let spool = store_three(&disk);
@@ -280,8 +281,8 @@ fn a_newest_segment_that_is_missing_is_noticed_once() {
         let (spool, backlog) = open(&disk, small()).unwrap();
         assert_eq!((spool.damage().len(), spool.stats().lost_messages, backlog.len()), (1, 1, 2));
         spool.close();
-        // The loss was reported and cannot be undone, so the spool must accept mail as usual. It must not give a number
-        // that was given before.
+        // The loss was reported and cannot be undone, so the spool must accept mail as usual. It must not give a new
+        // message the number of an earlier message, even if that message is lost.
         let (spool, backlog) = open(&disk, refusing()).unwrap();
         assert_eq!((spool.damage().len(), backlog.len()), (0, 2));
         assert!(spool.store(draft(4, 300)).wait().unwrap().id().0 > 3);

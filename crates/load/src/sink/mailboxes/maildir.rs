@@ -1,5 +1,5 @@
 //! Watches a Maildir: `new`, in which deliveries appear, and `cur`, to which mail programs move them. A directory is
-//! listed when its modification time changes.
+//! listed again only if its modification time has changed.
 use super::watcher::{Watcher, read_trace};
 use mailrun_mailbox::{Announced, MailboxUrl};
 use mailrun_measurement::Phase;
@@ -25,7 +25,8 @@ const TIME_GRAIN: Duration = Duration::from_millis(100);
 const MAX_BYTES: u64 = 64 << 20;
 /// Maximum number of bytes of a message that are read if only its header is needed.
 const HEADER_BYTES: u64 = 64 << 10;
-/// Maximum number of messages in `new` or `cur`. All names are kept in memory, to recognise new messages.
+/// Maximum number of messages in each of the directories `new` and `cur`. The sink keeps all names in memory, to
+/// recognise new messages.
 const MAX_MESSAGES: usize = 1 << 20;
 
 /// Watches the directory until the task is dropped. Returns early if the directory cannot be read the first time.
@@ -111,8 +112,8 @@ fn with_file<T>(path: &Path, operation: impl Fn(&Path) -> io::Result<T>) -> io::
     }
 }
 
-/// Finds a message that was moved from `new` to `cur`. A mail program appends flags to its name there, so the beginning
-/// of the name is compared.
+/// Finds a message that was moved from `new` to `cur`. Mail programs append flags to the name there, so only the part
+/// before the flags is compared.
 fn moved(path: &Path) -> io::Result<PathBuf> {
     let not_found = || io::Error::from(io::ErrorKind::NotFound);
     let name = path.file_name().map(base_name).ok_or_else(not_found)?;
@@ -148,25 +149,27 @@ struct Message {
     path: PathBuf,
     /// Time of the first attempt to read the message.
     found_at: Option<Duration>,
-    /// Set once the message has been counted, and only has to be deleted.
+    /// Set once the message has been counted. It then only has to be deleted.
     is_counted: bool,
 }
 
 struct Directory {
     path: PathBuf,
-    /// Modification time at the last listing. `None` if it was too recent to show later changes reliably.
+    /// Modification time at the last listing. `None` if the directory must be listed again in any case, because it was
+    /// not listed before or had changed less than [`TIME_GRAIN`] before the listing.
     listed_at: Option<SystemTime>,
     listings: u64,
 }
 
-/// Where a message was last seen: the directory (0 for `new`, 1 for `cur`), and the number of its listing.
+/// Where a message was last seen: the directory (0 for `new`, 1 for `cur`), and the number of the listing of this
+/// directory.
 #[derive(Clone, Copy)]
 struct Sighting {
     directory: usize,
     listing: u64,
 }
 
-/// The two directories of a Maildir, and the messages that are known.
+/// The directories `new` and `cur` of a Maildir, and the messages that were found in them.
 struct Maildir {
     directories: [Directory; 2],
     known: HashMap<OsString, Sighting>,

@@ -39,7 +39,7 @@ use watcher::{WatchShared, Watcher};
 
 /// Interval at which the thread hands its counts to the collector and checks whether it should end.
 const TICK: Duration = Duration::from_millis(250);
-/// When the sink ends, it waits at most this long until the messages that were counted last are deleted.
+/// At its end, the sink waits at most this long for the mail servers to delete the messages that it counted last.
 const DELETION_TIMEOUT: Duration = Duration::from_secs(2);
 const READ_BYTES: usize = 64 << 10;
 
@@ -134,7 +134,7 @@ impl Drop for Watchers {
     }
 }
 
-/// Watches mailboxes for a probe, and reports to it each message of a run that arrives.
+/// Watches mailboxes for a probe, and reports each arriving message of the probe's run.
 pub(crate) struct MailboxWatch {
     watchers: Watchers,
     tallies: Receiver<TallyTransfer>,

@@ -22,8 +22,8 @@ pub struct MailboxOptions {
     /// Run whose messages are deleted after they were counted, or `None` to keep all messages.
     pub deletes: Option<RunId>,
     /// Messages that a probe has already found, so that they do not count again. A probe deletes a message only when it
-    /// finds the message again after recording its arrival. If the probe is killed before that, the next probe still
-    /// finds it.
+    /// has recorded the arrival and then finds the message once more. If the probe is killed before that, its next
+    /// process still finds the message.
     pub probe_mail: Option<Arc<Mutex<ProbeMail>>>,
     pub tls: MailboxTls,
 }
@@ -34,8 +34,8 @@ pub struct MailboxOptions {
 pub struct ProbeMail {
     /// Messages whose arrival the probe has recorded, by their numbers.
     recorded: Ledger,
-    /// Messages that were found, by mailbox and by their identity in it, for example the UID. A second copy of a
-    /// message has its own identity.
+    /// Messages that were found. Each key is the mailbox and the identity of the message in this mailbox, for example
+    /// its UID. A second copy of a message has its own identity.
     found: HashMap<(String, Vec<u8>), FoundMessage>,
 }
 
@@ -114,7 +114,7 @@ impl MailboxOptions {
         self.tls.insecure || is_loopback(endpoint)
     }
 
-    /// Returns the protocol that the sink's record names, namely the protocol of the first mailbox.
+    /// Returns the protocol of the first mailbox, for the sink's record.
     pub(crate) fn protocol(&self) -> &'static str {
         match self.mailboxes.first().map(|mailbox| &mailbox.url) {
             Some(MailboxUrl::Server { scheme, .. }) if scheme.is_imap() => "imap",

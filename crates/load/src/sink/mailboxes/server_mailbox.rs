@@ -1,5 +1,5 @@
-//! Watches a mailbox over a connection to its server. If the connection breaks, it is opened again, and the next
-//! session finds the messages that came meanwhile.
+//! Watches a mailbox over a connection to its server. If the connection breaks, a new connection is opened, whose
+//! session finds the messages that have arrived in the meantime.
 use super::options::WatchedMailbox;
 use super::watcher::{TRACE_FIELD, Watcher, read_trace};
 use mailrun_mailbox::imap::{ImapSession, Position};
@@ -19,7 +19,7 @@ use std::time::Duration;
 /// Maximum number of connections that are being set up at the same time. A server would otherwise be flooded with
 /// logins.
 const MAX_STARTING: usize = 64;
-/// Pause before the first new attempt to connect. It doubles with each failure, up to `LONGEST_RETRY`.
+/// Pause after a connection has failed. It doubles with each further failure, up to `LONGEST_RETRY`.
 const FIRST_RETRY: Duration = Duration::from_millis(200);
 const LONGEST_RETRY: Duration = Duration::from_secs(5);
 /// Options that the error message suggests if a certificate is not accepted.

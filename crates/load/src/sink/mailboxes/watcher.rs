@@ -1,4 +1,4 @@
-//! Reads the traces of messages in mailboxes, and counts the messages, for all kinds of mailboxes.
+//! Reads the traces of messages in mailboxes of all kinds, and counts the messages.
 use super::super::worker_state::{SinkRecipient, SinkWorkerState};
 use super::options::{Finding, MailboxOptions, WatchedMailbox};
 use mailrun_lock::lock;
@@ -22,8 +22,8 @@ pub(super) const TRACE_FIELD: &str = "X-Mailrun";
 pub(crate) struct WatchCounts {
     count: u64,
     whole: bool,
-    /// Number of mailboxes whose server reports new messages by itself (IDLE). Only mailboxes that have been open are
-    /// counted.
+    /// Number of mailboxes whose server reports new messages by itself (IDLE). A mailbox is counted when it is first
+    /// opened.
     idle: AtomicU64,
     poll_ns: AtomicU64,
     broken: AtomicU64,
@@ -143,7 +143,7 @@ impl Watcher {
         self.shared.counts.renumbered.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts an error after which the session may continue.
+    /// Counts an error of this mailbox. Does not end the session.
     pub(super) fn complain(&self, phase: Phase, text: &str) {
         let text = format!("mailbox: {text}");
         let error = ErrorEvent { phase, code: 0, text: &text, at: clock::now() };
