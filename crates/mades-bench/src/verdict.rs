@@ -427,8 +427,8 @@ fn notes(record: &Record, mades: &Mades) -> Vec<String> {
 }
 
 /// Describes, with the error codes, the messages that the broker did not answer, that were rejected, or that the
-/// endpoint gave up. The fate of these messages is known, so they do not count as missing. Leaves out each fate for
-/// which the user set a threshold.
+/// endpoint gave up. The fate of these messages is known, so they do not count as missing. Leaves out failed and
+/// rejected messages if the user set a threshold for their fate.
 fn refusals(record: &Record, mades: &Mades) -> Option<Reason> {
     if record.ledger.accepted == Some(0) {
         return Some(Reason::new(Cause::NothingAccepted, "The broker took nothing; see the errors."));
