@@ -103,8 +103,8 @@ fn mailboxes_at(address: SocketAddr) -> String {
 fn serve_all(listener: &TcpListener, batch: u64) {
     for (mailbox, stream) in (0..).zip(listener.incoming()) {
         let Ok(stream) = stream else { return };
-        // Ignore the error of a broken connection, because the benchmark fails anyway: the sink then
-        // waits for the missing messages until `RUN_LIMIT`.
+        // Ignore the error of a broken connection. The sink then waits for the missing messages until `RUN_LIMIT`, and
+        // the benchmark fails.
         std::thread::spawn(move || serve(&stream, mailbox, batch).ok());
     }
 }

@@ -76,8 +76,8 @@ fn measure() -> anyhow::Result<Vec<Row>> {
     let mut rows = Vec::new();
     let descriptors = getrlimit(Resource::Nofile);
     if descriptors.maximum.is_none_or(|most| most >= BUSY_SESSIONS as u64 + OTHER_DESCRIPTORS) {
-        // Measure 10,000 sessions before the limit on open files is raised below, so that the programs
-        // under test inherit the original limit and must raise it themselves.
+        // Measure 10,000 sessions before the limit on open files is raised below. The programs under test then inherit
+        // the original limit and must raise it themselves.
         rows.extend(busy().context("10,000 sessions")?);
     } else {
         println!("SKIPPED: 10,000 sessions: the hard limit on open files is {:?} (ulimit -Hn)", descriptors.maximum);

@@ -79,8 +79,8 @@ fn message(octets: usize) -> anyhow::Result<Vec<u8>> {
     message.extend_from_slice(HEADER);
     while message.len() < octets {
         let left = octets - message.len();
-        // If only one octet would be left for the last line, make this line one octet shorter,
-        // because the last line needs two octets for its CRLF.
+        // The last line needs two octets for its CRLF. If only one octet would be left for the last line, make this
+        // line one octet shorter.
         let line = if left == LINE_OCTETS + 1 { LINE_OCTETS - 1 } else { left.min(LINE_OCTETS) };
         message.extend(std::iter::repeat_n(b'X', line - 2));
         message.extend_from_slice(b"\r\n");

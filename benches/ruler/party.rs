@@ -93,7 +93,7 @@ impl Party {
 
 impl Drop for Party {
     fn drop(&mut self) {
-        // Make both calls in any case, because they have no effect on a child that was already waited for.
+        // If the child was already waited for, both calls do nothing.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -8,8 +8,8 @@ use anyhow::Context;
 /// after the process has ended, until its parent waits for it.
 pub(crate) fn processor_time(pid: u32) -> anyhow::Result<Duration> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // Split after the program's name (field 2), because this name is in parentheses and may contain
-    // spaces. Fields 14 and 15 are utime and stime.
+    // Field 2 is the program's name in parentheses. The name may contain spaces, so split the fields only after it.
+    // Fields 14 and 15 are utime and stime.
     let (_, fields) = stat.rsplit_once(')').context("/proc/PID/stat has a name in parentheses")?;
     let ticks = |field: usize| -> anyhow::Result<u64> {
         Ok(fields.split_whitespace().nth(field - 3).context("/proc/PID/stat is too short")?.parse()?)

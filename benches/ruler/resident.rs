@@ -24,8 +24,8 @@ impl Resident {
 
 /// Returns the number of open descriptors of a process: its sessions and about a dozen others.
 pub(crate) fn open_descriptors(pid: u32) -> usize {
-    // A worker thread may have its own table of descriptors (`mailrun_net::FdTable::Private`), which only the directory
-    // of this thread under `task` shows. So count the descriptors of each thread, and return the highest count.
+    // A worker thread may have its own table of descriptors (`mailrun_net::FdTable::Private`). Only the thread's own
+    // directory under `task` shows this table. So count the descriptors of each thread, and return the highest count.
     let Ok(threads) = std::fs::read_dir(PathBuf::from(format!("/proc/{pid}/task"))) else { return 0 };
     let open = |thread: PathBuf| std::fs::read_dir(thread.join("fd")).map_or(0, Iterator::count);
     threads.flatten().map(|thread| open(thread.path())).max().unwrap_or(0)

@@ -30,8 +30,8 @@ pub(crate) fn size_argument(program: Program, octets: u64) -> anyhow::Result<u64
     }
     let argument = (guess + octets).saturating_sub(weight);
     let weight = weigh(program, argument)?;
-    // Allow a difference of two octets: the header contains the process id, which may be a digit
-    // longer or shorter in a new process, and each line end takes two octets.
+    // Allow a difference of two octets. The header contains the process ID, which may be a digit longer or shorter in a
+    // new process. In addition, each line end takes two octets.
     ensure!(weight.abs_diff(octets) <= 2, "{program:?} cannot be made to send {octets} octets: it sent {weight}");
     Ok(argument)
 }

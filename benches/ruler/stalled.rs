@@ -30,7 +30,7 @@ impl Stalled {
             while stalled.len() < sessions {
                 stalled.extend(stall(accept(&listener)?)?);
             }
-            // Ignore the error: the bench may have given up waiting.
+            // Ignore the error, because the bench may no longer be waiting for this notice.
             let _ = all_stalled.send(());
             Ok(stalled)
         });

@@ -65,8 +65,8 @@ impl Bulk {
 
 fn by_openssl(bench: &Bench) -> anyhow::Result<Carried> {
     let path = bench.path("octets");
-    // The file takes no space on the disk, because it consists of one hole. Reading it costs a copy,
-    // like reading a file from the page cache.
+    // The file consists of one hole, so it takes no space on the disk. Reading it still costs a copy, as reading a file
+    // from the page cache does.
     File::create(&path)?.set_len(OCTETS)?;
     let (server, address) = openssl::start_server(bench, Version::Tls13)?;
     let file = File::open(&path)?;

@@ -109,7 +109,7 @@ async fn shake_side_by_side(sessions: usize, to: SocketAddr, tls: ClientTls, par
             while outcome.is_ok() && Instant::now() < until {
                 outcome = shake(to, &tls, parting).await.map(|handshake| report.borrow_mut().count(handshake));
             }
-            // Ignore the error: the receiver stops only if another connection has failed.
+            // Ignore the error. The receiver has stopped only if another session has already failed.
             let _ = ended.send(outcome);
         });
     }

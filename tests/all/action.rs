@@ -182,7 +182,7 @@ fn the_step_installs_the_archive_of_a_release_and_checks_its_sum() {
     {
         let job = Job::new();
         let releases = release(&job, checksum);
-        // This path keeps the step from finding another mailrun or cargo-binstall.
+        // With this PATH, the step does not find another mailrun or cargo-binstall on this machine.
         let path = "PATH=bin:/usr/bin:/bin";
         job.write("step", &install);
         let place = format!("--chdir={}", job.place.path().display());

@@ -180,7 +180,7 @@ fn uses(line: &str, path: &str) -> bool {
         let before = line[..at].chars().next_back();
         let after = line[at + path.len()..].chars().next();
         let is_name = |c: char| c.is_alphanumeric() || c == '_';
-        // Find a type even if the path of its module precedes it. Find a crate or a module only at the start of a path.
+        // A type may follow the path of its module. A crate or a module must be at the start of a path.
         let is_type = path.starts_with(|c: char| c.is_uppercase());
         let begins = !before.is_some_and(|c| is_name(c) || (c == ':' && !is_type));
         begins && (path.ends_with(":") || !after.is_some_and(is_name))

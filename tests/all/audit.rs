@@ -48,8 +48,6 @@ impl Audited {
 
     fn expect_kept_word(&self, faults: &[&str], rounds: u64) {
         assert_eq!(self.outcome(), (Some(0), Some(Outcome::Pass)), "{:?}", self.ended);
-        // Do not check for changed messages here, because the outcome PASS already covers them: without a threshold, a
-        // single changed message fails the audit.
         let rows: Vec<&AuditRow> = self.audit().faults.iter().filter(|row| !row.is_remark).collect();
         let expected: Vec<&str> = faults
             .iter()
@@ -134,8 +132,8 @@ fn a_server_that_does_not_sync_is_found_out_by_power_cuts_alone() {
         return;
     }
     Audited::of("mailrun:write", &["--rounds", "1", "--inject", "kill"]).expect_kept_word(&["kill"], 1);
-    // About one power cut in six happens to keep everything that was written. On a host that stalls for seconds, more
-    // power cuts lose no mail, because most mail is delivered before the cut. So try up to three seeds.
+    // By chance, about one power cut in six loses nothing. On a host that stalls for seconds, even more power cuts lose
+    // nothing, because most mail is delivered before the cut. So try up to three seeds.
     let audit = |seed: &str| {
         Audited::of(
             "mailrun:write",
@@ -182,7 +180,8 @@ fn a_server_that_does_not_sync_is_found_out_by_power_cuts_alone() {
         assert!(restarted.out.contains(words), "{words}: {restarted:?}");
     }
     assert!(!run.join("restart").exists(), "nothing of the restarts is left");
-    // `explain` must report a log that somebody has truncated, and a log that the audit gave up because of its length.
+    // `explain` must report that the log of calls was truncated. Below, it must also report that the audit gave up the
+    // log because the log was too long.
     let place = audited.place.path().join("out").join(&round);
     let calls = fs::read(place.join("calls.jsonl")).unwrap();
     fs::write(place.join("calls.jsonl"), &calls[..calls.len() / 2]).unwrap();
@@ -208,7 +207,8 @@ fn our_relay_keeps_its_word_on_a_disk_that_fails() {
 fn mail_that_comes_with_the_next_start_is_not_lost() {
     let place = tempfile::tempdir().unwrap();
     let file = place.path().join("second.toml");
-    // The second start of this server uses another spool, so it does not see the mail of the first start.
+    // Only at its second start does this server use spool b, so the mail of the first start, in spool a, has to wait
+    // for the third start.
     let second = "durability = \"sync\"\ncommand = [\"sh\", \"-c\", \"echo >> {dir}/starts; spool=a; [ $(wc -l < \
                   {dir}/starts) != 2 ] || spool=b; echo $spool > {dir}/spool; exec {mailrun} relay --listen {listen} --to \
                   {to} --spool {dir}/$spool\"]\n[queue]\ncommand = [\"sh\", \"-c\", \"{mailrun} queue list --spool \
@@ -224,8 +224,8 @@ fn mail_that_comes_with_the_next_start_is_not_lost() {
 fn old_mail_that_is_sent_again_after_another_start_had_not_been_missing() {
     let place = tempfile::tempdir().unwrap();
     let file = place.path().join("again.toml");
-    // The third start of this server uses a copy of the spool from before the second start, so it delivers that mail
-    // once more.
+    // This server copies its spool before its second start. Its third start uses this copy, so it delivers the mail in
+    // the copy once more.
     let again = "durability = \"sync\"\ncommand = [\"sh\", \"-c\", \"echo >> {dir}/starts; spool=a; case $(wc -l < \
                  {dir}/starts) in 2) cp -a {dir}/a {dir}/b;; 3) spool=b;; esac; echo $spool > {dir}/spool; exec \
                  {mailrun} relay --listen {listen} --to {to} --spool {dir}/$spool\"]\n[queue]\ncommand = [\"sh\", \"-c\", \
@@ -273,7 +273,8 @@ fn a_server_that_stays_away_is_no_loss_and_its_last_words_are_told() {
 fn a_server_that_comes_back_and_dies_is_no_loss_either() {
     let place = tempfile::tempdir().unwrap();
     let file = place.path().join("twice.toml");
-    // The server reports a queue that is never empty, so that the audit is still waiting when the server dies.
+    // The server comes back after the kill, and dies 4 s later. Its queue is never reported as empty, so the audit
+    // still waits for mail at that time.
     let twice = "durability = \"sync\"\ncommand = [\"sh\", \"-c\", \"if [ -e {dir}/was ]; then { sleep 4; kill -9 \
                  $$; } & fi; touch {dir}/was; exec {mailrun} relay --listen {listen} --to {to} --spool \
                  {dir}/spool\"]\n[queue]\ncommand = [\"echo\", \"1\"]\nempty = \"0\"\n";
@@ -294,8 +295,8 @@ fn a_server_may_end_once_after_an_error_of_its_disk() {
     }
     let place = tempfile::tempdir().unwrap();
     let file = place.path().join("late.toml");
-    // The first server process ends one second after its directory was full. The second process keeps running in the
-    // first case, and ends soon in the second case.
+    // The first server process dies one second after it finds the disk full. The second server process keeps running in
+    // the first row, and dies after 0.5 s in the second row.
     for (second, code, never_back) in [("true;", 0, 0), ("{ sleep 0.5; kill -9 $$; } &", 1, 1)] {
         let command = format!(
             "if mkdir {{dir}}/was; then {{ while echo x > {{state}}/probe; do sleep 0.05; done; sleep 1; kill -9 $$; \
@@ -363,8 +364,8 @@ fn what_the_disk_that_forgets_lacks_is_named_and_no_failure_of_the_server() {
     }
     let place = tempfile::tempdir().unwrap();
     let file = place.path().join("links.toml");
-    // In the last row, only the preparation tries to create the link, and it succeeds even without the link. The
-    // missing link is therefore no excuse if this server loses mail.
+    // In the last row, only the preparation tries to create a link, and it ignores the failure. The server needs no
+    // link, so the missing link is no excuse if this server loses mail.
     let forgetful = "--durability memory";
     for (preparation, before, options, code, rounds) in [
         ("true", "ln -s x {state}/link || exit 1", "", 3, (0, 1)),
@@ -532,9 +533,9 @@ fn our_relay_keeps_its_word_for_many_rounds_of_each_fault() {
     let faults = if has_disk() { "kill,stop,power-cut,disk-full,read-error" } else { "kill,stop" };
     let audits: Vec<(u64, &str)> = seeds.flat_map(|seed| faults.split(',').map(move |fault| (seed, fault))).collect();
     rows::each(&audits, |(seed, fault)| {
-        // After each fault, the relay sends again the mail that was in flight. In a quiet round this is always the one
-        // message, and in a round with several starts it is most of the mail. On a busy host, 24 % of the mail arrived
-        // twice, so the threshold is 50 %.
+        // After each fault, the relay sends the mail that was in flight once more. This is a single message in a quiet
+        // round, and most of the mail in a round with several starts. On a busy host, 24 % of the mail arrived twice,
+        // so the threshold is 50 %.
         let seed = seed.to_string();
         let words = ["--rounds", "5", "--seed", &seed, "--inject", fault, "--threshold", "duplicates <= 50%"];
         let audited = Audited::of("mailrun", &words);
@@ -572,8 +573,8 @@ fn postfix_of_debian_13_keeps_its_word() {
     audit_in_debian("postfix-debian", &["kill", "stop", "power-cut"]);
 }
 
-// Sendmail keeps a message in two files. If it is killed when it has deleted only one file of a delivered message, it
-// delivers the message again, without its text. Such a message counts as changed (`corrupt`), so a few are allowed.
+// Sendmail keeps a message in two files, and deletes both after delivery. If it is killed in between, it delivers the
+// message again, without its text. Such a message counts as changed (`corrupt`), so a few are allowed.
 #[test]
 #[ignore = "slow: make test-slow PART=recipes"]
 fn sendmail_keeps_its_word_without_power_cuts() {

@@ -101,8 +101,8 @@ const PLANTED: &[Planted] = &[
     Planted::liar("one in 200", "kill", 2),
     Planted::liar("recovery", "kill", 15),
     Planted::liar("memory", "kill", 2),
-    // The audit becomes the parent of orphaned processes, so it also kills a process that has left the process group
-    // and the environment of its command.
+    // The audit must also kill a process that has left the process group and the environment of its command. The audit
+    // can find this process, because it becomes the parent of orphaned processes.
     Planted { start: "setsid env -i PATH=$PATH", ..Planted::liar("memory", "kill", 2) },
     Planted { start: "unshare --pid --fork", ..Planted::liar("memory", "kill", 2) },
     Planted {
@@ -117,7 +117,7 @@ fn a_sync_that_failed_explains_a_loss() {
     if peer("python3").is_none() || !has_disk() {
         return;
     }
-    // A failed sync may have written a whole message by chance, so try up to four seeds.
+    // A failed sync loses nothing if the whole message happens to be written. So try up to four seeds.
     let server = Planted::liar("fsync errors ignored", "sync-error", 2);
     let mut audits = (1..=4).map(|seed| server.audit(seed, "40"));
     let audited = audits.find(|audited| !audited.audit().losses.is_empty()).expect("8 failed syncs took nothing");
@@ -141,7 +141,8 @@ fn copies_do_not_end_the_wait_for_other_mail() {
     if peer("python3").is_none() {
         return;
     }
-    // Without a command for the queue, only the arrivals tell whether all mail has come.
+    // Remove the command that reports the queue. The audit can then tell only from the arriving mail whether all mail
+    // has come.
     let recipe = Planted::honest("copies first").recipe();
     let (command, rest) = recipe.split_once("[queue]").unwrap();
     let (_, files) = rest.split_once("[[file]]").unwrap();

@@ -221,8 +221,7 @@ fn a_sink_at_the_far_end_closes_the_ledger() {
 #[test]
 fn the_seconds_of_a_sink_have_every_message_as_soon_as_its_counts_have_it() {
     let sink = Sink::start(&[]);
-    // The sink gets mail of several runs. The seconds of each run's record must contain only the
-    // run's own messages.
+    // The sink gets mail of four runs. The record of each run must count only this run's 20 messages.
     for all in [20, 40, 60, 80] {
         let run = source(&sink.address(), &["--messages", "20", "--sessions", "2"]).record.run_id;
         wait_until("all counted", || (sink.ask("/status")["messages"] == all).then_some(()));

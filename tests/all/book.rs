@@ -164,8 +164,8 @@ fn fault_of_toml(page: &Page, text: &str) -> Option<String> {
     let file = place.path().join("file.toml");
     fs::write(&file, text).unwrap();
     let file = file.to_str().unwrap();
-    // The other configuration on the relay's page names files that do not exist, so check only its syntax here. A test
-    // in relay_control.rs compares it with the file that the relay's own tests read.
+    // This configuration of the relay names files that do not exist, so check only its syntax here. A test in
+    // relay_control.rs compares the configuration with the file that the relay's own tests read.
     if text.contains("relay.example.com") {
         return text.parse::<toml::Table>().err().map(|error| error.to_string());
     }
@@ -205,8 +205,7 @@ fn every_block_of_code_is_read_by_what_it_is_for() {
     for page in pages() {
         for (line, mark, text) in page.marked_blocks() {
             let fault = match mark.as_str() {
-                // Skip command lines, because the tests in docs.rs run them. Also skip drawings and output, which are
-                // in blocks of `text` and in blocks without a language.
+                // The tests in docs.rs run the command lines (`sh`). The other blocks here are drawings and output.
                 "sh" | "" | "text" => None,
                 "toml" => fault_of_toml(&page, &text),
                 "json" => serde_json::from_str::<Value>(&text).err().map(|error| error.to_string()),
@@ -290,8 +289,8 @@ fn crates_include_no_file_from_outside_their_directory() {
             for (place, _) in text.match_indices("include_") {
                 let included = text[place..].split('"').nth(1).unwrap_or_default();
                 let depth = file.parent().unwrap().strip_prefix(&home).unwrap().components().count();
-                // A page that is compiled as a doctest may be outside the crate, because doctests run only in the
-                // repository.
+                // Doctests run only in the repository, so a page that is compiled as a doctest may be outside the
+                // crate.
                 let is_page_test = included.ends_with(".md") && text[..place].ends_with("#[cfg(doctest)]\n#[doc = ");
                 if included.matches("../").count() > depth && !is_page_test {
                     outside.push(format!("{}: {included}", file.display()));

@@ -93,8 +93,8 @@ fn a_renewed_certificate_is_shown_without_a_signal_and_a_broken_one_changes_noth
         assert!(host.is_trusted_by(&first));
         let second = rotate(&files, 2);
         host.await_shown(&second, &first);
-        // First replace the key by one that does not match the certificate, and then the certificate by garbage. The
-        // server must report each of these faults once.
+        // First install a key that does not match the certificate. Then replace the certificate by garbage. The server
+        // must report each of these faults once, and keep its certificate.
         let key = fs::read(files.path("live.key")).unwrap();
         let [_, other] = files.certificate("other", &["localhost"]);
         fs::rename(other, files.path("live.key")).unwrap();
@@ -136,7 +136,7 @@ fn under_load_nobody_notices_that_a_certificate_is_renewed() {
         let to = host.address();
         let tls = ["--tls", "starttls", "--insecure", &to];
         let base = [&["source"], tls.as_slice()].concat();
-        // The first source sends all messages in one long session, the second opens a session for each message.
+        // The first source sends all messages in one long session. The other source opens a session for each message.
         let lasting = ["--sessions", "1", "--reuse", "--messages", "40", "--think-time", "100ms", "--json", &record];
         let lasting = Process::start(MAILRUN, &[&base, lasting.as_slice()].concat());
         let brief_record = files.path("brief.json");
@@ -179,7 +179,7 @@ fn whom_a_relay_trusts_is_read_again_when_it_changes() {
         let words = ["--tls", "starttls", "--cacert", &renewed, "--tls-name", "localhost", "--messages", "1"];
         (accepted(&source(&sink.address(), &words).record) == 1).then_some(())
     });
-    // Wait until the relay has closed its connection, because it would reuse an open one without a new handshake.
+    // Wait until the relay has closed its connection. It would reuse an open connection without a new handshake.
     wait_until("no connection", || (metric(&relay, "couriers") == 0).then_some(()));
     submit();
     // Two messages go through the relay, and the test sent one message to the next hop directly.

@@ -199,7 +199,7 @@ fn tests_comments_other_crates_and_what_a_parent_only_hands_on_are_no_circle() {
     let low =
         "use crate::Options;\nuse std::b::High;\n// crate::b\n#[cfg(test)]\nmod tests {\n    use crate::Top;\n}\n";
     assert_eq!(circular(&[library, ("a.rs", low), ("b.rs", "use std::a::Low;\n")]), [""; 0]);
-    // If a parent uses nothing of its children, a child may use the parent, because this makes no circle.
+    // A child may use its parent. This makes no circle, because the parent uses nothing of its children.
     let parent = ("lib.rs", "mod a;\npub struct Options;\n");
     assert_eq!(circular(&[parent, ("a.rs", "use crate::Options;\n")]), [""; 0]);
 }

@@ -67,7 +67,7 @@ fn equal_runs_are_the_same_and_pass() {
     assert!(all.out.starts_with("stored runs: 6, against 6\n"), "{}", all.out);
     assert!(all.out.lines().any(|line| line.contains("delivered, msg/s") && line.ends_with("same, within 2 %")));
     assert!(all.out.ends_with("PASS no figure is worse by 5 % or more\n"), "{}", all.out);
-    // The runs differ by half a percent of noise, which is more than a margin of 0.1 %, so the result is undecided.
+    // Noise makes the runs differ by half a percent. A margin of 0.1 % is narrower, so the result is undecided.
     let narrow = place.compare(&["--margin", "0.1%"]);
     ended(&narrow, 0);
     assert!(narrow.out.contains("undecided: about "), "{}", narrow.out);
@@ -192,7 +192,7 @@ fn each_bad_run_is_a_line_and_the_others_are_compared() {
     ];
     for (path, words) in &bad {
         let all = place.compare(&["--fail-on-regression", "5%", path]);
-        // The bad run must cause the same error if it is on the judged side.
+        // The bad run must cause the same error on each side: among the judged runs, and after `--against`.
         let judged = mailrun(&["compare", &place.path("b"), path, "--against", &place.path("a")]);
         for all in [all, judged] {
             assert_eq!(all.code, Some(2), "{path}: {all:?}");
@@ -205,7 +205,7 @@ fn each_bad_run_is_a_line_and_the_others_are_compared() {
             );
         }
     }
-    // Leave out the last path, which is a valid run that was named twice.
+    // Leave out the last path. It is a good run, and was refused only because it was named twice.
     let bad = &bad[..bad.len() - 1];
     let paths: Vec<&str> = bad.iter().map(|(path, _)| path.as_str()).collect();
     let every = place.compare(&[&paths[..], &["--json", "-"]].concat());

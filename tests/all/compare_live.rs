@@ -44,7 +44,7 @@ fn rounds_run_in_blocks_and_few_have_no_verdict() {
     let rows = result["comparisons"][0]["metrics"].as_array().unwrap();
     assert!(rows.len() == 2 && rows.iter().all(|row| row["verdict"] == "too few rounds"), "{result}");
     assert!(ended.out.contains("\nb against a: 4 rounds, too few for a verdict, which takes 20.\n"), "{ended:?}");
-    // Check the order only if no round was repeated: a round is repeated if the hypervisor took a quarter of its time.
+    // A repeated round changes the order. This happens if the hypervisor took a quarter of the round's time.
     if result["invalid_rounds"] == 0 {
         assert!(lines(&order).concat().ends_with("abbabaababba"), "{:?}", lines(&order));
     }
@@ -129,7 +129,7 @@ fn the_last_one_left_keeps_its_warm_up() {
 fn an_invalid_round_is_repeated_and_counted() {
     let place = tempfile::tempdir().unwrap();
     let runs = place.path().join("runs");
-    // The fifth run of contestant b fails. It belongs to a counted round.
+    // Let contestant b fail in its fifth run, because its first three runs do not count.
     let fifth = format!("echo x >> {0}; if [ $(wc -l < {0}) = 5 ]; then exit 1; fi;", runs.display());
     let words = ["--contestant", &contestant("a", ""), "--contestant", &contestant("b", &fifth), "--rounds", "4"];
     let (ended, result) = compare(&words, &place);

@@ -72,7 +72,7 @@ fn the_services_of_compose_measure_a_postfix_and_write_the_report() {
     for name in ["sink", "postfix", "bench"] {
         write(name, &services[name]["command"], 0);
     }
-    // Skip the first word, which is CMD, and the path of mailrun in the image, which is the second word.
+    // Skip the word CMD. For the sink, also skip the second word, which is the path of mailrun in the image.
     write("sink-health", &services["sink"]["healthcheck"]["test"], 2);
     write("postfix-health", &services["postfix"]["healthcheck"]["test"], 1);
     let words = ["--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-c", SCRIPT, "bash"];

@@ -84,7 +84,7 @@ fn a_notice_whose_task_panics_holds_its_message_and_the_next_is_written() {
     });
     send(&relay, "<two@far.example>");
     await_kept(&dump, 1);
-    // When the message is released, the relay must try it again, and it must bounce.
+    // After the release, the relay must try the message again and return it to its sender.
     assert_eq!(queue(&["release", "all"]).out, "1 message released\n");
     let all = await_kept(&dump, 2);
     assert!(all.iter().all(|notice| notice.recipients == ["sender@b.example"]));

@@ -320,7 +320,7 @@ const BEFORE: &[(&str, &[&str])] = &[
 
 /// Lines that must end with an exit status other than 0.
 const STATUS: &[(&str, i32)] = &[
-    // The test cuts this run to one second, which is less than the window of 15 minutes, so the run has no verdict.
+    // The test shortens this run to one second. This is less than the window of 15 minutes, so the run has no verdict.
     (
         "mailrun mades --rate 5 --duration 1h --threshold 'received.within(2min) >= 99.9%' --threshold 'fresh(30s) per 15min >= 98%'",
         3,
@@ -566,8 +566,8 @@ fn steps(section: &Section) -> Vec<(Option<&Command>, Step, i32)> {
         }
         let (text, status) = match treatment(command) {
             Treatment::Run(text, status) => (text, status),
-            // Programs such as smtp-sink print the help of the programs that they replace. Some of them print it to
-            // standard error or exit with an error, so look only for the line with the usage.
+            // Programs such as our smtp-sink print the help of the program that they replace. Some of them print it to
+            // standard error or exit with an error. So look only for the line with the usage.
             Treatment::Name(text) => (
                 format!("({text} --help || true) 2>&1 | grep -i -e 'usage: {text}' -e 'usage.*{}'", last_word(&text)),
                 0,
@@ -636,8 +636,8 @@ fn every_command_line_runs() {
     let only = std::env::var("MAILRUN_DOCS_PAGE").unwrap_or_default();
     let mut waiting: Vec<Section> =
         sections().into_iter().filter(|section| section.page.contains(&only) && can_run(section, &flags)).collect();
-    // Sort the longest sections to the end. The threads take sections from there, so they start the longest ones first,
-    // and no long section runs alone when all others have ended.
+    // The threads take sections from the end of the list. Sort the longest sections to the end, so that they start
+    // first. Otherwise, a long section might still run alone when all others have ended.
     waiting.sort_by_key(|section| section.commands.len());
     let waiting = Mutex::new(waiting);
     let faults = Mutex::new(Vec::new());
@@ -698,7 +698,7 @@ fn the_sample_looks_like_a_run() {
     assert_eq!(sample.lines().next(), ended.out.lines().next(), "the first line has no figures");
     let missing: Vec<&str> =
         sample.lines().filter(|line| !line.starts_with("  ") && !printed.contains(&first(line))).collect();
-    // These lines may be missing on a busy machine, which may be the bottleneck or cause more remarks than fit.
+    // On a busy machine, these lines may be missing: the run may not pass, or there may be too many remarks.
     assert!(
         missing.iter().all(|line| ["PASS", "CPU,", "slowest"].contains(&first(line).as_str())),
         "{missing:?}: {ended:?}"

@@ -242,8 +242,8 @@ fn the_jobs_run_as_they_are_printed() {
     let Some(flags) = namespaces() else { return };
     let page = page("docs/ci.md");
     assert!(page.text.contains(SERVER));
-    // Leave out the jobs that use the action or the component, because they contain no commands. The tests in action.rs
-    // run the commands of the action and of the component.
+    // Leave out the jobs that use the action or the component, because these jobs contain no commands. The tests in
+    // action.rs run the commands of the action and of the component.
     let mut jobs = page.blocks("yaml");
     jobs.retain(|job| job.contains("mailrun bench"));
     assert_eq!(jobs.len(), 2);

@@ -205,7 +205,8 @@ fn a_server_that_stops_answers_the_messages_that_it_is_storing() {
     let mut idle = Wire::greeted(server.address());
     let mut busy = Wire::greeted(server.address());
     busy.say("EHLO client.example");
-    // The second message arrives while the first is being stored. The server must answer it with 421 and not keep it.
+    // The client sends two messages at once. The server stops while it stores the first message, so it must answer the
+    // other message with 421 and not store it.
     let message = "MAIL FROM:<a@b.example>\r\nRCPT TO:<c@d.example>\r\nBDAT 6 LAST\r\n\r\nhi\r\n";
     busy.send([message, message].concat());
     storing.recv_timeout(PATIENCE).unwrap();
@@ -222,7 +223,7 @@ fn a_client_learns_why_it_cannot_go_on() {
     let address = silent.local_addr().unwrap();
     let error = Client::connect(address, "client.example", Duration::from_millis(500));
     assert!(matches!(error, Err(mailrun_net::Error::Timeout(_))), "{error:?}");
-    // The timeout is long enough for a client on a busy machine to send EHLO first.
+    // The idle timeout is 3 s, because a client on a busy machine needs time to send EHLO.
     let (server, diary) = start(Limits { idle_timeout: Duration::from_secs(3), ..Limits::default() });
     let address = server.address();
     let error = {
@@ -253,7 +254,8 @@ fn a_handler_that_panics_ends_its_session_and_no_other() {
     let delivery = unlucky.send(&to, b"\r\n.........\r\n").unwrap();
     assert_eq!((delivery.accepted, delivery.code), (false, 421), "{delivery:?}");
     assert!(bystander.send(&to, b"\r\nfine\r\n").unwrap().accepted);
-    // When the handler panics, the replies to MAIL and RCPT are not written yet. No other session may send them.
+    // When the handler panics, the server has not yet written its replies to MAIL and RCPT. It must not send them to
+    // the client of another session.
     let mut unlucky = Wire::greeted(server.address());
     assert!(unlucky.say("EHLO unlucky.example").starts_with("250"));
     let mut bystander = Wire::greeted(server.address());
@@ -317,7 +319,8 @@ fn each_client_address_has_limits_unless_the_program_says_otherwise() {
     held.pop();
     wait_until("a place", || first_reply(server.address(), "").1.starts_with("220").then_some(()));
     server.stop();
-    // By default, each other host may open 50 connections, and this host has no limit.
+    // By default, each client address may open 50 connections, but clients on this host are exempt from limits. The
+    // service `Limited` exempts nobody.
     let [strict, own] = [
         Server::new(|| Limited).start(([127, 0, 0, 1], 0).into()).unwrap(),
         Server::new(|| |_peer| Faceless).start(([127, 0, 0, 1], 0).into()).unwrap(),

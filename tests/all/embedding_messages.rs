@@ -323,7 +323,7 @@ fn xclient_that_is_offered_and_not_implemented_is_refused() {
 fn start_with_users(security: ServerSecurity) -> (RunningServer, Receiver<ReceivedMessage>) {
     let (give, kept) = channel();
     let server = Server::for_messages(KeepingHandler(give)).security(security).auth(Mechanisms::PASSWORD);
-    // Do not offer CRAM-MD5, which sends no password that the handler could check.
+    // Do not offer CRAM-MD5. With CRAM-MD5, a client sends no password that the handler could check.
     let server =
         server.offer(|offer| offer.extensions.auth = Mechanisms::NONE.with(Mechanism::Plain).with(Mechanism::Login));
     (server.start(([127, 0, 0, 1], 0).into()).unwrap(), kept)

@@ -215,7 +215,7 @@ fn a_closed_terminal_ends_a_bench_with_its_report_and_its_relay() {
     let relay = format!("{MAILRUN} relay --listen {{listen}} --to {{to}} --spool {{spool}}");
     let bench = Bench::start(&["--relay", &relay, "--duration", "60s", "--rate", "50"]);
     await_load(&bench);
-    // Send the signal several times, because both the shell and the kernel may send it.
+    // When a terminal closes, both the shell and the kernel may send SIGHUP. So send it several times.
     for _ in 0..3 {
         bench.process.hang_up();
         wait_until("the signal to be heard", || (bench.process.pending_signals() == 0).then_some(()));

@@ -84,8 +84,8 @@ impl Exim {
     /// Starts Exim without a queue runner, so deferred mail waits for `flush`.
     fn start_daemon(&mut self) {
         let root = self.root.path().to_str().unwrap();
-        // End the script with `exit`, so that the shell keeps running and does not replace itself by Exim. The signal
-        // of `--kill-child` would not reach Exim, which is a set-user-ID program.
+        // Without `exit` at the end, the shell would replace itself by Exim. The signal of `--kill-child` would then
+        // have no effect, because Exim is a set-user-ID program.
         let script = format!("chroot {root} /usr/sbin/exim4 -bdf; exit $?");
         let words = ["--pid", "--fork", "--kill-child", "sh", "-c", &script];
         self.daemon = Some(Process::start("unshare", &words));
@@ -153,7 +153,7 @@ fn mail_that_exim_puts_off_is_not_delivered_and_its_ids_are_named() {
         why.contains("lost or still in Exim's queue.") && why.contains("Look into the queue with `exim -bp`."),
         "{why}"
     );
-    // Exactly these messages must be in Exim's queue, and its log must say that they were deferred.
+    // Exactly the undelivered messages must be in Exim's queue. Exim's log must say that they were deferred (`==`).
     let ids = undelivered(&record);
     assert_eq!(ids.len() as u64, missing, "{:?}", record.missing);
     let queue = exim.command("-bp");
@@ -176,7 +176,8 @@ fn mail_that_is_lost_behind_exim_is_in_its_log_as_delivered() {
     assert_eq!((accepted, lost), (Some(200), None), "Exim may still have it in its queue");
     let missing = not_delivered.unwrap();
     assert!(missing > 0 && delivered.unwrap() + missing == 200 && duplicates > Some(0), "{:?}", record.ledger);
-    // An empty queue and "delivered" in the log prove that the messages were lost behind Exim.
+    // Exim's queue is empty, and its log says that it delivered the missing messages (`=>`). So they were lost after
+    // Exim's delivery.
     assert_eq!(exim.command("-bpc").trim(), "0");
     let ids = undelivered(&record);
     assert_eq!(ids.len() as u64, missing, "{:?}", record.missing);
@@ -218,7 +219,8 @@ fn recipients_that_exim_rewrites_adds_or_gives_up_on_are_accounted_for() {
     let [mut logged_deliveries, mut logged_failures] = [0; 2];
     for (words, [delivered, bounced, rewritten, copied], said) in [
         (&["--to", "plain@bench.example"][..], [20, 0, 0, 0], ""),
-        // Exim passes ORCPT on only if it came together with NOTIFY, and never if a router redirects the recipient.
+        // Exim passes ORCPT on only if the client also sends NOTIFY. It never does so if a router redirects the
+        // recipient.
         (&["--to", "rule@bench.example"], [20, 0, 20, 0], "It may do so if the source sends ORCPT"),
         (
             &["--to", "rule@bench.example", "--", "--dsn-orcpt", "--dsn-notify", "failure"],
@@ -258,7 +260,8 @@ fn recipients_that_exim_rewrites_adds_or_gives_up_on_are_accounted_for() {
         assert_eq!(others, [Some(0); 5], "{words:?}: {ledger:?}");
         assert_eq!(delivered + bounced, ledger.created.unwrap(), "{words:?}");
         assert!(record.verdict.reasons.concat().contains(said), "{words:?}: {:?}", record.verdict);
-        // Exim's log must have the same numbers of deliveries, which include notifications, and of failed recipients.
+        // Exim's log must agree with the record. For each bounced recipient, the log has a failure and also the
+        // delivery of a notification.
         let log = exim.log();
         let [deliveries, failures] = [" => ", " ** "].map(|sign| log.matches(sign).count() as u64);
         let copies = log.matches(" -> ").count() as u64;

@@ -117,8 +117,8 @@ fn every_mode_reports_as_the_original_does() {
                 let own = bench(ours, &endpoint.url, &words);
                 assert_eq!((theirs.code, own.code), (Some(0), Some(0)), "{mode}: {theirs:?}\n{own:?}");
                 assert_eq!(counts(&own.out), counts(&theirs.out), "{mode}");
-                // Compare only the form of the reports and not their numbers, because in mode tracing, the original
-                // always reports 1 byte, whatever it sends.
+                // In mode tracing, the original always reports 1 byte, whatever it sends. So compare only the form of
+                // the reports and not their numbers.
                 assert_eq!(shape(final_report(&own.out)), shape(final_report(&theirs.out)), "{mode}");
                 assert_eq!(listings(&own.out), listings(&theirs.out).map(|line| without_passwords(&line)), "{mode}");
                 let last = [" ", " Ran with flags: ", " Final Report"];
@@ -327,7 +327,8 @@ fn messages_of_others_stay_where_they_are() {
     }
     let ended = bench(&ours(place.path()), &endpoint.url, "-n 100 -size 100");
     assert_eq!(ended.code, Some(0), "{ended:?}");
-    // A slow run may count a message more than once, because the broker redelivers released messages.
+    // The broker redelivers messages that the run has released, so a slow run may receive the three foreign messages
+    // more than once.
     let line = ended.err.lines().find(|line| line.contains("msgs not from this run: received ")).unwrap_or_default();
     let times = line.split("received ").nth(1).map(|rest| crate::party::numbers(rest)[0]);
     assert!(times >= Some(3) && line.ends_with(" times and left in their queues"), "{}", ended.err);

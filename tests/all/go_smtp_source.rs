@@ -509,7 +509,8 @@ fn serve(stream: &TcpStream, together: usize, most: &AtomicUsize, state: &(Mutex
             "EHLO" | "MAIL" | "RCPT" | "." => say("250 x\r\n"),
             "DATA" => say("354 x\r\n"),
             "QUIT" => {
-                // Count down before the reply, because the client may connect again as soon as it has the reply.
+                // Decrease the number of open connections before the reply. After the reply, the client may connect
+                // again at once.
                 state.0.lock().unwrap().0 -= 1;
                 return say("221 x\r\n");
             }

@@ -88,7 +88,6 @@ fn halting_server() -> SocketAddr {
     let address = listener.local_addr().unwrap();
     thread::spawn(move || {
         for stream in listener.incoming().map_while(Result::ok) {
-            // The thread ends when its client disconnects.
             thread::spawn(move || serve_haltingly(&stream));
         }
     });
@@ -228,9 +227,9 @@ fn a_source_without_descriptors_says_how_many_it_needs() {
 fn a_source_that_never_gets_a_descriptor_ends_and_says_why() {
     let sink = Sink::start(&[]);
     let command = format!("source {} --messages 50 --sessions 50 --workers 1", sink.address());
-    // The error occurs only with a certain number of descriptors: with fewer, the event loop cannot start, and with
-    // more, a connection opens. A file that is open for a short time at the start can hide this number, so search three
-    // times.
+    // The error occurs only if exactly the right number of descriptors is permitted. With fewer descriptors, the event
+    // loop cannot start. With more, a connection opens. Search for the number three times, because a file that is open
+    // for a short time at the start may disturb a search.
     let mut seen = Vec::new();
     for number in (6..40).chain(6..40).chain(6..40) {
         let Some(words) = with_descriptors(number, &command) else { return };
@@ -356,8 +355,8 @@ fn a_full_listen_queue_is_named() {
     rustix::net::listen(&listener, 1).unwrap();
     let address = listener.local_addr().unwrap();
     thread::spawn(move || {
-        // Wait until the source connects, because its record does not count overflows before its start. Listeners of
-        // other tests may cause such overflows.
+        // Listeners of other tests may cause overflows as well, but the source counts overflows only after its start.
+        // So wait until the source connects before waiting for an overflow.
         rustix::event::poll(&mut [PollFd::new(&listener, PollFlags::IN)], None).unwrap();
         let before = listen_overflows();
         wait_until("the queue to overflow", || (listen_overflows() != before).then_some(()));
@@ -440,7 +439,8 @@ fn a_bench_tells_what_the_host_did_meanwhile() {
 #[test]
 fn what_others_on_the_host_use_is_named() {
     let cores = thread::available_parallelism().unwrap().get();
-    // These processes take a third of the processors' idle time. They are killed when dropped.
+    // Start a busy process for every third processor. These processes have a low priority (`nice`), and are killed when
+    // dropped.
     let busy = || Process::start("nice", &["-n", "19", "sh", "-c", "while :; do :; done"]);
     let _others: Vec<_> = (0..cores.div_ceil(3)).map(|_| busy()).collect();
     let words = ["--duration", "2s", "--rate", "50", "--sessions", "2", "--reuse"];

@@ -43,8 +43,8 @@ fn a_client_may_be_cut_off_at_every_byte() {
         wire.half_close();
         let replies = wire.replies();
         assert!(replies[0].starts_with("220"), "cut at {end}");
-        // The replies after the greeting are to EHLO, MAIL, RCPT, DATA, message, MAIL, RCPT, DATA, message and QUIT, so
-        // replies 5 and 9 say whether the messages were accepted.
+        // Replies 5 and 9 say whether the messages were accepted. Replies 1 to 10 are to EHLO, MAIL, RCPT, DATA,
+        // message, MAIL, RCPT, DATA, message and QUIT.
         answered += [5, 9].iter().filter(|place| replies.get(**place).is_some_and(|it| it.starts_with("250"))).count();
     }
     let first = [HELLO, ENVELOPE, MESSAGE].concat().len();

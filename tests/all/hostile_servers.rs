@@ -48,12 +48,12 @@ fn one_connection_fails_at(&(point, phase): &(At, Phase), act: Act, words: &[&st
     let lost = u64::from(point != At::Quit);
     assert_eq!(outcome(&run), (5 - lost, lost), "{act:?} at {point:?}: {:?}", run.record.errors);
     assert_eq!(broken(&run), lost, "the server said no to nothing: {act:?} at {point:?}");
-    // If the source has sent the last byte, it cannot know whether the server has accepted the message. The messages
-    // here are so short that the source has sent the whole message when the server reads its first byte.
+    // After sending the last byte, the source cannot know whether the server has accepted the message. The messages
+    // here are short, so the source has sent the whole message before the server reads the first byte.
     let in_doubt = if matches!(point, At::Body | At::Message) { lost } else { 0 };
     assert_eq!(run.record.ledger.in_doubt, Some(in_doubt), "{act:?} at {point:?}");
     assert_eq!(server.taken(), 5 - lost, "{act:?} at {point:?}");
-    // A connection that is reset at once may fail before it counts as connected.
+    // If the server resets a connection at once, the source may count this as a failure to connect.
     let early = if point == At::Greeting { errors(&run.record, Phase::Connect, 0) } else { 0 };
     assert_eq!(errors(&run.record, phase, 0) + early, lost, "{act:?} at {point:?}: {:?}", run.record.errors);
 }
@@ -77,7 +77,7 @@ fn a_server_that_falls_silent_is_given_up() {
 #[test]
 fn a_server_that_closes_in_mid_session_costs_no_more_than_what_was_under_way() {
     for mode in MODES {
-        // If the server has seen only MAIL, the message goes to the next connection.
+        // If the server closes after MAIL, the source sends the message on its next connection, so no message is lost.
         for (point, lost) in [(At::Mail, 0), (At::Data, 1), (At::Message, 1)] {
             let server = StandIn::start(move |now| {
                 (now.connection == 0 && now.at == point && now.before == 3).then_some(Act::Close)
@@ -119,8 +119,8 @@ fn a_server_that_refuses_everything_makes_the_run_fail() {
             let run = send(&server, &["--messages", "4"]);
             assert_eq!((run.ended.code, outcome(&run)), (Some(1), (0, 4)), "{reply} to {point:?}");
             let counted = errors(&run.record, phase, code);
-            // The source tries HELO after a refused EHLO, and HELO is refused as well, so up to two refusals are
-            // counted for each session.
+            // If the server refuses EHLO, the source tries HELO. The server refuses HELO as well, so each of the four
+            // sessions may count two refusals.
             assert!(counted == 4 || (point == At::Hello && counted == 8), "{reply} to {point:?}: {counted}");
         }
     }
@@ -147,7 +147,7 @@ fn a_server_that_goes_ahead_with_a_mail_it_refused_takes_nothing() {
     for mode in ["group", "stream"] {
         let server = StandIn::start(|now| match now.at {
             At::Mail => Some(Act::Say("550 5.7.1 Not from you")),
-            // RCPT and DATA are out of place here, but the server accepts both. It closes after the final dot.
+            // The server has refused MAIL, but accepts RCPT and DATA. It closes after the final dot.
             At::Other => Some(Act::Say(["250 2.1.5 Ok", "354 Go on"][now.before as usize % 2])),
             _ => None,
         });

@@ -105,8 +105,8 @@ fn a_hostile_master_never_ends_a_worker() {
     let sink = Sink::start(&[]);
     let (listener, port) = listener();
     let worker = worker(&sink, &port, &["--max-sessions", "3", "--reuse", "--think-time", "1ms"]);
-    // The worker first meets a peer that is no master, then a master that breaks the protocol after its greeting. After
-    // each of them, the worker connects again.
+    // The worker's first peer is no master. The next peer is a master that breaks the protocol after its greeting. Both
+    // times, the worker must connect again.
     let (mut stranger, _) = listener.accept().unwrap();
     stranger.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap();
     let mut breaker = Router::accept(&listener);
@@ -180,8 +180,8 @@ fn a_worker_drains_and_says_so_when_it_is_terminated() {
 
 #[test]
 fn a_master_that_comes_back_meets_a_fresh_identity_and_its_test_is_another() {
-    // The server answers each message later than the drain lasts, so the load of the old test is still running when the
-    // new test begins.
+    // The sink answers each message after 2 s, and the worker's drain lasts only 0.2 s. So the load of the old test is
+    // still running when the new test begins.
     let sink = Sink::start(&["--fault", ".: delay 2s"]);
     let (listener, port) = listener();
     // A Kubernetes operator for Locust starts its image with these options.
@@ -211,8 +211,8 @@ fn a_master_that_comes_back_meets_a_fresh_identity_and_its_test_is_another() {
     });
     second.send("quit", Value::Nil);
     second.await_message("stats");
-    // The worker must not send `quit` here: the master may list the worker's older identity as missing, and would
-    // subtract this identity from the remaining workers at a `quit`.
+    // The worker must send `client_stopped` and not `quit`. The master may list the worker's older identity as missing.
+    // At a `quit`, the master would subtract this identity from the number of remaining workers.
     second.await_message("client_stopped");
     assert_eq!(worker.finish().code, Some(0));
 }

@@ -97,7 +97,7 @@ fn every_mode_closes_its_account_at_a_closed_loop() {
         assert_eq!(run.record.stages.last().unwrap().name.name(), last);
         assert!(run.mades().in_transit_mean <= 20.0);
         assert!(run.report.contains("## Stages") && run.report.contains("## Waterfall"), "{}", run.report);
-        // In mode amqp, the stand-in is idle and has no counts to compare, so the report has no section `Truth`.
+        // In mode amqp, the stand-in is idle, so it has no counts that a section `Truth` could show.
         assert_eq!(run.report.contains("## Truth"), mode != "amqp");
         let parties: Vec<&str> = run.record.parties.iter().map(|party| party.name.as_str()).collect();
         assert_eq!(parties, ["mades", "mades-endpoint"]);
@@ -259,8 +259,8 @@ fn a_document_for_no_message_and_one_that_cannot_be_read_have_their_names() {
         )
     };
     let run_id = "0123456789abcdef0123456789abcdef";
-    // Three documents are in the inbox before the run: one for message 100 of the run, which is never sent, one for a
-    // foreign message, and a broken one.
+    // Before the run, put three documents into the inbox. The first document is about message 100 of the run, which is
+    // never sent. The second is about a foreign message, and the third is broken.
     let texts =
         [document("0123456789ab8def8000000000000064"), document("DOC-1"), document("DOC-2").replace("mRID", "id")];
     at_the_broker(async {
@@ -575,8 +575,8 @@ fn a_queue_that_is_full_of_somebody_elses_is_named_and_left_alone() {
         bench(&endpoint.url, "--no-preflight --mode amqp --credit 10 --rate 20 --duration 20s --message-timeout 2s");
     assert_eq!(run.ended.code, Some(1), "{:?}", run.ended);
     assert_eq!(run.trouble("queue in use"), 1, "{:?}", run.mades().troubles);
-    // The run must stop long before its twenty seconds are over. Until then, it must not receive and release the
-    // foreign messages in a busy loop.
+    // The run must stop long before its 20 s are over. It must not receive and release the foreign messages in a busy
+    // loop.
     assert!(run.record.ledger.created.unwrap() < 300, "{:?}", run.record.ledger);
     assert!(run.mades().released < 5 * 10 * 30, "{} given back", run.mades().released);
     let lost = run.record.ledger.lost.unwrap();
@@ -588,8 +588,8 @@ fn a_queue_that_is_full_of_somebody_elses_is_named_and_left_alone() {
 fn a_run_that_a_foreign_queue_cut_short_does_not_pass() {
     let endpoint = Endpoint::embedded(&[]);
     put(&endpoint.url, QUEUES[2], 60);
-    // The credit is high enough that all messages of the run that are sent arrive. The only fault is that the run ends
-    // before it has sent the rest.
+    // The credit of 100 is enough for the 60 foreign messages and the run's own messages, so everything that the run
+    // sends arrives. The only fault is that the run ends before it has sent all its messages.
     let words = "--no-preflight --mode amqp --credit 100 --rate 10/m --duration 60s --message-timeout 2s";
     let run = bench(&endpoint.url, words);
     let reason = give_up_reason(&run);
@@ -770,7 +770,7 @@ fn a_message_larger_than_is_taken_ends_the_run_in_time_and_its_queue_is_named() 
     let words: Vec<&str> = ["mades", "--broker", &url].into_iter().chain(words.split_whitespace()).collect();
     let ended = mailrun(&[words, vec![place.path().to_str().unwrap()]].concat());
     if ended.code == Some(2) {
-        // The message arrived before the bench had attached to its other queues.
+        // The bench ends with status 2 if the message arrives before the bench has attached to its other queues.
         assert!(ended.err.contains(told), "{ended:?}");
         return;
     }
@@ -1061,7 +1061,8 @@ fn a_payload_limit_above_the_usual_one_reaches_the_listener() {
         })
     };
     assert!(limit_with(&["--max-payload-size", "100M"]) > 100 << 20);
-    // The endpoint answers a payload above a low limit with an error reply, so the link must accept such a payload.
+    // The endpoint must answer a payload above its limit of 150 kB with an error reply. It can do so only if the link
+    // accepts such a payload, so the limit of the link must be higher.
     assert!(limit_with(&["--max-payload-size", "150k"]) > 64 << 20);
 }
 

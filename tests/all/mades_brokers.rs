@@ -146,8 +146,8 @@ impl MadesRun {
         let endpoint =
             Endpoint::start(&fixed.into_iter().chain(edx).chain(faults.split_whitespace()).collect::<Vec<_>>());
         let (record, code) = Bench::start(url, &format!("--mode {mode} {words}")).finish();
-        // Wait, because the broker may deliver a message to the bench before it confirms the same message to the
-        // endpoint pair, which sent it.
+        // The endpoint pair may still wait for confirmations when the bench has ended, because the broker may deliver a
+        // message to the bench before it confirms the message to the endpoint pair.
         wait_until("the endpoint pair to have done with each message", || {
             let stories = fs::read(&truth).unwrap().iter().filter(|octet| **octet == b'\n').count() as u64;
             (Some(stories) >= record.ledger.created).then_some(())
@@ -223,8 +223,8 @@ fn a_stranger_with_the_number_or_the_port_of_a_broker_is_left_alone() {
         let place = tempfile::tempdir().unwrap();
         let directory = place.path().to_str().unwrap();
         for word in ["--stop", "--kill"] {
-            // According to this file, the broker had the process id of the stranger, but started soon after the boot.
-            // The stranger must therefore be another process.
+            // This file says that the broker had the stranger's process id and started soon after the boot. The
+            // stranger started later, so the script must see that it is not the broker.
             fs::write(place.path().join("pid"), format!("{} 1\n", stranger.id())).unwrap();
             assert!(run(script, &[word, directory]).status.success());
             let command = fs::read(format!("/proc/{}/cmdline", stranger.id())).unwrap();
@@ -405,7 +405,8 @@ fn assert_fates_of_the_killed(record: &Record, messages: u64, under_way: u64) {
     let without_a_settlement = of(ledger.failed) + of(ledger.rejected);
     assert_eq!((ledger.created, of(ledger.delivered) + without_a_settlement), (Some(messages), messages), "{said}");
     assert_eq!((of(ledger.lost), of(ledger.expired), of(ledger.corrupt)), (0, 0, 0), "{said}");
-    // Each message without a settlement must be reported, and there must not be more of them than were in flight.
+    // The record must report each message without a settlement. Their number must not exceed the number of messages in
+    // flight.
     let is_of_these =
         |kind: &str, code: &str| (kind, code) == ("time-out", "settled") || kind == "returned by the broker";
     let told: u64 = troubles.iter().filter(|row| is_of_these(&row.kind, &row.code)).map(|row| row.count).sum();

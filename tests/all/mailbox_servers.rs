@@ -86,8 +86,8 @@ fn is_asked(recipe: &str) {
 }
 
 fn is_changed_by_hand(recipe: &str) {
-    // The sink looks into the mailbox only every 5 s. The test deletes one message as soon as it arrives, so the sink
-    // almost never sees this message.
+    // The sink looks into the mailbox only every 5 s. The test deletes one message as soon as this message arrives.
+    // So the sink almost never sees the message.
     let bench = Bench::start_as_typed(&[
         "--relay",
         recipe,
@@ -118,8 +118,8 @@ fn is_changed_by_hand(recipe: &str) {
 /// Writes a recipe, the description of a server, to a file. Changes its command so that a shell starts the server again
 /// whenever it has ended.
 fn keep_restarted(files: &Files, recipe: &str) -> String {
-    // The shell waits before each restart, because Cyrus would start without a port that one of its former processes
-    // still holds.
+    // Processes of the killed Cyrus may still hold a port for a moment. A new Cyrus would start without this port, so
+    // the shell waits before each restart.
     let shell = "command = [\"sh\", \"-c\", \"trap 'kill $!; wait; exit' TERM; while :; do \\\"$@\\\" & wait $!; sleep 2; \
                  done\", \"sh\", ";
     files.keep("restarted.toml", &recipe.replacen("\ncommand = [", &format!("\n{shell}"), 1))
@@ -149,7 +149,8 @@ fn is_killed(recipe: &str) {
     eprintln!("{recipe}, killed: {ledger:?}");
     assert!(watched(&record).broken >= 100, "{recipe}: {:?}", watched(&record));
     assert!(ledger.delivered > Some(500), "{recipe}: the server came back: {:?}", run.ended);
-    // No mail may be missing. Add the mail that counts as not delivered, because the server may have it in a queue.
+    // No mail may be missing. Missing mail counts as not delivered if the server may still have it in a queue, and
+    // otherwise as lost. So add both numbers.
     let missing = ledger.lost.unwrap_or_default() + ledger.not_delivered.unwrap_or_default();
     assert_eq!((missing, ledger.duplicates), (0, Some(0)), "{recipe}: {:?}", run.ended);
 }
@@ -176,7 +177,7 @@ fn a_probe_accounts_for_its_mail_by_imap_and_pop3_although_dovecot_is_killed() {
             1,
         );
     let file = keep_restarted(&files, &own_listeners);
-    // The bench is only there to keep the server running. Its load goes to other users than the probe's.
+    // The bench only keeps the server running. Its mail goes to other users than the probe's mail.
     let bench = Bench::start_as_typed(&["--relay", &file, "--rate", "1", "--duration", "10m"]);
     let imap = imap_address(&bench);
     let password = files.keep("password", "secret\n");
@@ -227,7 +228,7 @@ fn descendants(of: u32, word: &str) -> Vec<u32> {
     for entry in fs::read_dir("/proc").unwrap().flatten() {
         let Ok(pid) = entry.file_name().to_string_lossy().parse::<u32>() else { continue };
         let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
-        // Search from the end, because the process name in parentheses may contain any text.
+        // Search for the last ")", because the process name in parentheses may contain any text.
         let parent = stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(1)?.parse::<u32>().ok());
         parents.extend(parent.map(|parent| (pid, parent)));
     }

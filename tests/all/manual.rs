@@ -272,7 +272,7 @@ fn is_command(text: &str, programs: &str) -> bool {
     let is_variable = |word: &str| word.split_once('=').is_some_and(|(name, _)| is_variable_name(name));
     let mut words = text.split_whitespace().skip_while(|word| is_variable(word));
     let Some(first) = words.next() else { return false };
-    // Output also begins with the program's name, for example "mailrun: …" or "mailrun bench: …".
+    // A line of mailrun's output may also begin with its name, for example "mailrun: …" or "mailrun bench: …".
     let is_output = first == "mailrun" && words.next().is_none_or(|word| word.ends_with(':'));
     programs.split_whitespace().any(|program| program == first) && !is_output
 }

@@ -202,7 +202,7 @@ impl Process {
 
     pub(crate) fn finish_within(mut self, longest: Duration) -> Ended {
         let limit = Instant::now() + longest;
-        // Check the limit in the closure, because its error includes the output of the process.
+        // Check the limit in the closure, and not by `wait_within`, so that the error includes the process's output.
         let status = wait_within(2 * longest, "a process to end", || {
             let status = self.child.try_wait().unwrap();
             let is_late = status.is_none() && Instant::now() >= limit;

@@ -195,7 +195,7 @@ fn mail_that_postfix_puts_off_is_not_delivered_and_its_queue_ids_are_named() {
         "{why}"
     );
     assert_eq!(record.verdict.outcome, Some(Outcome::Inconclusive));
-    // Postfix's log must say that each of these messages was deferred.
+    // Postfix's log must say that each missing message was deferred.
     let ids = record.missing.iter().filter_map(|message| message.reply.as_ref()?.split("queued as ").nth(1));
     let ids: Vec<&str> = ids.map(|id| id.trim_end_matches(|end: char| !end.is_ascii_alphanumeric())).collect();
     assert_eq!(ids.len() as u64, missing, "{:?}", record.missing);
@@ -242,8 +242,8 @@ fn recipients_that_postfix_rewrites_or_adds_are_named_and_no_duplicates() {
             "20 copies arrived for addresses that were no recipients: audit@x.example.",
         ),
         (&["--to", "bcc{0..9}@bench.example"], 20, [0, 20], "recipients: audit@x.example."),
-        // Postfix marks its copies with NOTIFY=NEVER, and here all mail has this mark. Only the address of the copies,
-        // which is no recipient's, distinguishes them.
+        // Postfix marks its copies with NOTIFY=NEVER, but here all mail has this mark. The bench can recognize the
+        // copies only by their address, because the bench has sent nothing to this address.
         (&["--to", "bcc@bench.example", "--", "--dsn-notify", "never"], 20, [0, 20], "20 copies arrived for"),
         (&["--to", "one@bench.example", "--", "--dsn-notify", "never"], 20, [20, 0], "20 recipients were rewritten: "),
     ] {
@@ -253,7 +253,7 @@ fn recipients_that_postfix_rewrites_or_adds_are_named_and_no_duplicates() {
         assert_eq!(fates, [Some(copies); 3], "{words:?}: {ledger:?}");
         let beside = [ledger.rewritten, ledger.copied, ledger.duplicates, ledger.foreign];
         assert_eq!(beside, [rewritten, copied, 0, 0].map(Some), "{words:?}: {ledger:?}");
-        // Postfix's log must have the same number of deliveries.
+        // Postfix's log must have one delivery for each recipient and for each copy.
         let sent = postfix.sent();
         assert_eq!(sent - sent_before, copies + copied, "{words:?}");
         sent_before = sent;
@@ -282,7 +282,7 @@ fn mail_that_postfix_gives_up_on_is_bounced_and_the_next_hop_is_quoted() {
         assert_eq!((created, accepted, not_delivered, foreign), (Some(copies), Some(copies), Some(0), Some(0)));
         let bounced = bounced.unwrap();
         assert!(bounced > 0 && delivered.unwrap() + bounced == copies, "{:?}", record.ledger);
-        // Postfix's log must have the same number of bounces.
+        // Postfix's log must have as many bounces as the bench's record.
         let logged = postfix.logged("status=bounced");
         assert_eq!(bounced, logged - before);
         before = logged;

@@ -208,7 +208,8 @@ fn copies_in_a_mailbox_count_once_and_are_deleted_unless_the_user_keeps_mail() {
         assert_eq!(probe.metrics().of("repeated_total", "a"), 3.0, "after SIGHUP, keep_mail = {keeps}");
         drop(probe);
         let probe = Probe::start(&config);
-        // The new process reports the messages that it finds before its own first message.
+        // The new process reports the messages that it finds before it reports its own first message. It must not
+        // report the old copies again.
         probe.await_value("delivered_total", &["a"], 2.0);
         assert_eq!(probe.metrics().of("repeated_total", "a"), 3.0, "after a restart, keep_mail = {keeps}");
         await_deletion();

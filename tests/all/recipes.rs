@@ -138,7 +138,7 @@ fn mail_that_a_server_took_and_never_handed_on_is_not_delivered() {
     let Some(_) = peer("python3") else { return };
     let place = tempfile::tempdir().unwrap();
     let ended = bench(place.path(), &recipe(place.path(), "", ""));
-    // This server's queue is unknown, so no message is proven lost.
+    // The bench cannot look into this server's queue, so it cannot prove that a message is lost.
     assert_eq!(ended.code, Some(3), "{ended:?}");
     assert!(ended.out.contains("INCONCLUSIVE") && ended.out.contains("not delivered"), "{ended:?}");
     assert_eq!(processes_of(place.path()), 0);
@@ -208,7 +208,7 @@ fn a_server_gets_a_short_path_to_its_mail() {
     let ended = bench(&long, &recipe(place.path(), "", &keys));
     let path = fs::read_to_string(&seen).unwrap_or_else(|error| panic!("{error}: {ended:?}"));
     assert!(path.len() <= 70 && long.join("out/run.json").exists(), "{path} {ended:?}");
-    // A command for the queue must find the mail, although the short path contains a symbolic link.
+    // `find` must find the mail below the short path, although this path contains a symbolic link.
     assert_eq!(fs::read_to_string(&found).unwrap().trim(), format!("{}/mail", path.trim()));
     assert!(fs::symlink_metadata(Path::new(path.trim()).parent().unwrap()).is_err(), "the link is removed");
 }

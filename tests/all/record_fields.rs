@@ -157,8 +157,8 @@ fn all_times_of_a_run_with_a_warm_up_have_one_zero() {
     assert_eq!(warm_up_ended, 1.0, "second 0 is the begin of the load");
     assert!(record.zero_at[..19] >= record.started_at[..19] && record.zero_at.ends_with('Z'), "{}", record.zero_at);
     let stall = record.stalls.iter().find(|stall| stall.to_s - stall.from_s > 1.2).expect("a stall");
-    // Stalls and these events come from the source, so their times are equal. A server that rejected a message during
-    // the stall was still there, so the record then has no such event.
+    // The source records both the stall and the events ServerLost and ServerBack, so their times must be equal. If the
+    // server rejected a message during the stall, it was still there, and there must be no such events.
     let has = |kind, at_s| record.events.iter().any(|event| event.kind == kind && event.at_s == at_s);
     assert_eq!(has(EventKind::ServerLost, stall.from_s), stall.rejected == 0, "{stall:?}: {:?}", record.events);
     assert_eq!(has(EventKind::ServerBack, stall.to_s), stall.rejected == 0, "{stall:?}: {:?}", record.events);

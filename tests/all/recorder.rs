@@ -195,7 +195,7 @@ fn listen_at(path: &Path, backlog: i32) -> UnixListener {
 fn accept_all(door: &Door, shared: &Arc<Shared>) {
     let mut serving = Vec::new();
     loop {
-        // Read this flag before the last look, so that a client that connected before the end is still heard.
+        // Read this flag before `accept`, so that a client that connected before the end is still served.
         let is_over = shared.is_over.load(Ordering::Acquire);
         match door.accept() {
             Ok(wire) => {

@@ -313,7 +313,7 @@ fn a_second_relay_on_a_spool_is_turned_away_in_a_line() {
 #[test]
 fn a_spool_that_cannot_be_written_is_said_in_a_line() {
     let den = Den::new("[[route]]\nto = \"*\"\ndiscard = true\n");
-    // Put a file in place of the directory, because this stops even root.
+    // Put a file in place of the spool's directory, so that even root cannot write a spool there.
     fs::write(den.path("spool"), "no directory").unwrap();
     let ended = den.fails(&[]);
     assert_eq!((ended.code, ended.err.lines().count()), (Some(2), 1), "{ended:?}");

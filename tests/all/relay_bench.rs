@@ -72,7 +72,7 @@ fn without_arguments_mail_goes_through_our_relay() {
     let record = expect_relayed(&run, "mailrun", "sync", 500);
     let party = relay(&record);
     expect_costs(party);
-    // Every message of 400 bytes was written to disk before its 250.
+    // The relay writes each message of 400 bytes to disk before it replies 250.
     assert!(party.write_bytes.is_some_and(|bytes| bytes >= 500 * 400), "{party:?}");
     let delivered = stage(&record, Stage::Delivered).latency_ms.unwrap();
     assert!(delivered.min > 0.0 && run.ended.out.contains("\n delivered "), "{delivered:?}");
@@ -124,7 +124,8 @@ fn a_private_postfix_is_set_up_measured_and_removed() {
     let record = expect_relayed(&run, "postfix", "sync", 200);
     let party = relay(&record);
     expect_costs(party);
-    // Postfix consists of dozens of processes, and all must be counted: its master alone uses a hundredth of this time.
+    // Postfix consists of dozens of processes. All of them must be counted, because its master alone uses only a
+    // hundredth of this time.
     assert!(party.user_s.unwrap() + party.sys_s.unwrap() > 0.05, "{party:?}");
     assert!(party.command.last().unwrap().starts_with("exec "), "as in its recipe: {:?}", party.command);
     assert_eq!(processes_with(run.path()), 0, "nothing of it runs on");
@@ -170,10 +171,10 @@ fn a_command_that_becomes_a_daemon_is_named_and_nothing_of_it_runs_on() {
         return skip("a relay that becomes a daemon", "no control group of version 2 can be made here");
     }
     let place = tempfile::tempdir().unwrap();
-    // In the first case, the command ends before the server listens, and in the second, during the load.
+    // In the first case, the command ends before the server listens. In the second case, it ends during the load.
     let during_load = "until grep -q '\"accepted\":[1-9]' $3/../source.stdout 2>/dev/null; do sleep 0.1; done";
     for (start_after_s, until, code) in [(60, "sleep 0.2", 2), (0, during_load, 1)] {
-        // The daemon leaves the environment and the process group of the command, but keeps its standard output.
+        // The daemon has another environment and another process group than the command, but the same standard output.
         let text = format!(
             "#!/bin/sh\nsetsid env -i /bin/sh -c \"sleep {start_after_s}; exec {MAILRUN} relay --listen $1 --to $2 \
              --spool $3/spool\" &\n{until}\n"
@@ -210,7 +211,7 @@ fn ctrl_c_stops_the_source_and_lets_the_relay_deliver() {
 
 #[test]
 fn ctrl_c_lets_a_running_relay_deliver_to_a_sink_elsewhere() {
-    // Because of the delay, mail is always on its way from the relay to the sink.
+    // The sink delays its replies, so mail is still on its way from the relay to the sink at Ctrl-C.
     let sink = Sink::start(&["--fault", ".: delay 1s"]);
     let place = tempfile::tempdir().unwrap();
     let spool = place.path().join("spool");
@@ -279,7 +280,7 @@ fn the_contest_compares_relays_round_by_round() {
     let record: Record = serde_json::from_str(&one).unwrap();
     assert_eq!((record.workload.reuse, record.workload.message_bytes), (Some(1), 400));
     assert!(record.workload.rcpt.matches(".example").count() == 5 && record.verdict.closed);
-    // A smaller comparison that writes to the same directory must delete the runs of this one.
+    // Write a smaller comparison to the same directory. It must delete the runs of the earlier comparison.
     let words = ["bench", "relay-400", "--messages", "50", "--sessions", "5", "--rounds", "1", "--compare"];
     let ended = mailrun(&[&words[..], &["none,mailrun", "--out", out.path().to_str().unwrap()]].concat());
     assert_eq!(ended.code, Some(0), "{ended:?}");
@@ -313,7 +314,8 @@ fn system_calls_are_counted_where_strace_is() {
     let number = |cell: &str| cell.replace(',', "").parse::<f64>().unwrap_or_else(|_| panic!("{costs}"));
     let cells: Vec<f64> = costs.split_whitespace().skip(1).take(3).map(number).collect();
     let [_, calls, syncs] = cells[..] else { panic!("{costs}") };
-    // Each message is read and written at least once on both sides. Several messages share one sync.
+    // A message needs at least four calls: the relay reads and writes at least once on each of its two connections.
+    // Several messages share one sync.
     assert!((4.0..1000.0).contains(&calls) && syncs > 0.0 && syncs < 4.0, "{}", ended.out);
 }
 
@@ -417,7 +419,7 @@ fn a_relay_that_keeps_its_senders_waiting_misses_the_target() {
     let words = ["--relay", &command, "--rate", "50", "--duration", "1s", "--rounds", "1", "--sessions", "20"];
     let (ended, out) = contest("relay-latency", &words);
     assert_eq!((status(&ended, 1), verdicts(&ended)), (1, vec!["FAIL", "PASS"]), "{ended:?}");
-    // MAIL, RCPT, DATA and the message each wait for a reply, which the relay delays by 30 ms.
+    // The relay delays the replies to MAIL, RCPT, DATA and the message by 30 ms each, 120 ms in all.
     let accepted = stage(&record_in(out.path(), "round-1"), Stage::Accepted).latency_ms.unwrap();
     assert!(accepted.p50 >= 120.0, "{accepted:?}");
 }
@@ -433,7 +435,7 @@ fn a_backlog_is_kept_over_a_restart_and_delivered_once() {
     let record = record_in(out.path(), "");
     assert_eq!(fates(&record.ledger), [1500, 1500, 0, 0, 0]);
     expect_costs(relay(&record));
-    // The relay restarts after it has accepted the mail and before it delivers any, so delivery must end later.
+    // The relay accepts all mail, then restarts, and only then delivers. So delivery must end later than acceptance.
     let delivered = stage(&record, Stage::Delivered);
     assert!(delivered.duration_s > stage(&record, Stage::Accepted).duration_s, "{:?}", record.stages);
     let curve = fs::read_to_string(out.path().join("memory.tsv")).unwrap();
@@ -469,8 +471,8 @@ fn expect_backlog_kept(which: &str, name: &str) -> BacklogRun {
     assert_eq!(fates(&record.ledger), [400, 400, 0, 0, 0]);
     expect_costs(relay(&record));
     let back = record.events.iter().find(|event| event.text == "the next hop listens").unwrap();
-    // The queue holds the accepted messages that are not delivered yet, so before any delivery it holds all of them. On
-    // a fast host, everything happens within one second, and then there is no such row.
+    // Until the next hop is back, the relay delivers nothing, so its queue must hold all accepted messages. A fast host
+    // may need less than a second until then, and `before` is empty.
     let before = record.series.iter().filter(|row| row.second as f64 + 1.0 <= back.at_s);
     let accepted = before.scan(0, |sum, row| {
         *sum += row.accepted;
@@ -524,7 +526,7 @@ fn fresh_mail_is_measured_while_a_backlog_is_delivered() {
     assert!(accepted > 0 && ended.out.contains(&format!("{accepted} of {accepted} delivered")), "{}", ended.out);
     let rows: Vec<&str> =
         ended.out.lines().skip_while(|line| !line.contains("fresh mail during the delivery")).collect();
-    // A fast host delivers the backlog in so short a time that the report gives times but no rate.
+    // The row may lack the rate, and have "–" instead: a fast host delivers the backlog too quickly to give a rate.
     assert!(rows.iter().any(|row| row.starts_with(" delivered ") && row.matches('–').count() <= 1), "{}", ended.out);
 }
 
@@ -633,13 +635,14 @@ fn expect_recovery_as_logged(rule: &str) {
     let recovery = record.recovery.unwrap();
     let zero = second_of_hour(&record.zero_at);
     let back = zero + recovery.back_s;
-    // The log may be in another time zone. Time zones differ by whole quarters of an hour, so compare times modulo
-    // 900 s. The log has whole seconds, so round `back` down.
+    // Postfix's log may be in another time zone than the record. Time zones differ by whole quarters of an hour, so
+    // compare times modulo 900 s. Times in the log are whole seconds, so round `back` down.
     let after = |second: f64| (second - back.floor() + 10.0).rem_euclid(900.0) - 10.0;
     let sent = sent_by_second(&log);
     let since: Vec<(f64, u64)> = sent.iter().map(|(second, sent)| (after(*second), *sent)).collect();
     let rates: Vec<u64> = since.iter().filter(|(after, _)| *after >= 0.0).map(|(_, sent)| *sent).collect();
-    // A second of the record may overlap two seconds of the log, so each of these may have only half of its deliveries.
+    // A second of the record may overlap two seconds of the log. Each second of the log may then have only half of the
+    // deliveries, so a little less than half of the full rate is enough.
     let is_full = |sent: u64| sent as f64 >= recovery.full_rate_per_s * 0.45;
     let first = since.iter().find(|(after, sent)| *after >= 0.0 && is_full(*sent)).unwrap().0;
     assert!((first - recovery.after_s).abs() <= 2.0, "{first} s by the log {since:?}, {recovery:?}");
@@ -673,7 +676,7 @@ fn the_backlog_of_a_server_of_ones_own_is_delivered_without_a_restart() {
     fs::write(&config, text).unwrap();
     let process = Process::start(MAILRUN, &["relay", "--config", config.to_str().unwrap()]);
     wait_until("the relay to listen", || std::net::TcpStream::connect(&relay).ok());
-    // Give the relay mail of somebody else, which it delivers first. The bench must not count this mail as its own.
+    // First send the relay mail that is not the bench's. The relay delivers it first, and the bench must not count it.
     let other = mailrun(&["source", &relay, "--messages", "200", "--sessions", "5", "--report", "none"]);
     assert_eq!(other.code, Some(0), "{other:?}");
     let words = [relay.as_str(), "--sink-listen", &sink, "--messages", "200", "--sessions", "5"];
@@ -732,7 +735,7 @@ fn a_relay_that_hoards_memory_is_found_out() {
     let Some(command) = faulty_pipe(place.path(), "hoard") else { return };
     let words = ["--relay", &command, "--messages", "1000", "--rate", "500", "--sessions", "4"];
     let (ended, _out) = contest("relay-soak", &words);
-    // There is no target for the disk, because a foreign relay makes no promise about its disk.
+    // There is no third verdict, on the disk, because only our own relay promises how much disk it uses.
     assert_eq!((status(&ended, 1), verdicts(&ended)), (1, vec!["PASS", "FAIL"]), "{ended:?}");
 }
 

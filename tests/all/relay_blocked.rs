@@ -38,7 +38,8 @@ fn files_that_become_fifos_delay_no_mail() {
     wait_until("no connection", || (metric(&relay, "couriers") == 0).then_some(()));
     replace_by_fifo(&ca);
     replace_by_fifo(&own);
-    // The relay must keep using the certificates that it has read earlier.
+    // The certificate files are FIFOs now, from which nothing can be read. The relay must keep using the certificates
+    // that it has already read.
     for number in 1..=2 {
         send("<c@secured.example>");
         send("<c@plain.example>");
@@ -112,8 +113,8 @@ fn output_that_nobody_reads_does_not_keep_the_relay_from_stopping() {
     wait_until("the relay to answer", || {
         run(MAILRUN, &["queue", "stats", "--spool", &den.path("spool")]).code.filter(|code| *code == 0)
     });
-    // Wait until the relay has progress to write, which it has every second. The full pipe must not keep it from
-    // noticing the signal.
+    // The relay writes its progress every second. Wait until it tries to write to the full pipe. It must still notice
+    // the signal.
     std::thread::sleep(std::time::Duration::from_secs(2));
     rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::TERM).unwrap();
     let code = wait_until("the relay to end", || child.try_wait().unwrap().map(|status| status.code()));

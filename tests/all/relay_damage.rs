@@ -61,7 +61,8 @@ fn said(relay: &Relay) -> String {
 fn a_relay_starts_with_what_is_sound_and_names_what_is_not() {
     let next_hop = format!("127.0.0.1:{}", crate::party::low_port());
     let (den, segment) = with_waiting_mail(&next_hop);
-    // Damage the envelope of the fourth message, which is stored before its content.
+    // Damage the envelope of the fourth message. Search backwards from the message's content, because the spool stores
+    // the envelope before the content.
     flip(&segment, |octets| {
         let before = &octets[..found(octets, b"Subject: number 3").unwrap()];
         before.windows(11).rposition(|window| window == b"a@b.example").unwrap()

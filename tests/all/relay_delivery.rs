@@ -315,7 +315,7 @@ fn a_conversion_of_a_long_message_delays_no_other_client() {
         }
         (longest, began.elapsed())
     };
-    // If the conversion ran on the worker, it would delay the worker's replies for most of the total time.
+    // The relay has only one worker. If the conversion ran on this worker, one reply would take most of the total time.
     undisturbed(|| took(&relay), |(longest, whole)| *longest * 4 < *whole);
     relay.stop();
 }
@@ -334,17 +334,17 @@ fn eight_bits_go_where_they_are_understood_and_back_where_not() {
         let reply = submit(&mut wire, from, to, message);
         assert!(reply.starts_with("250 2.0.0"), "{from} {to:?}: {reply}");
     };
-    // The second message is signed, because the relay does not convert signed messages.
+    // `accents` has a DKIM signature, because the relay does not convert signed messages.
     let plain = "Subject: x\r\n\r\nx\r\n";
     let accents = "DKIM-Signature: v=1\r\nSubject: x\r\n\r\ncaf\u{e9}\r\n";
-    // These three messages can go to the old server: an ASCII message for which 8BITMIME is declared, 8-bit text
-    // without this declaration, and a message for which SMTPUTF8 is declared but not needed.
+    // The old server can get all three messages. The first declares 8BITMIME, but is ASCII. The second has 8-bit text,
+    // but does not declare it. The third declares SMTPUTF8, but does not need it.
     send("<one@b.example> BODY=8BITMIME", &["<x@old.example>"], plain);
     send("<two@b.example>", &["<x@old.example>"], accents);
     send("<three@b.example> SMTPUTF8 BODY=8BITMIME", &["<x@old.example>"], plain);
     wait_until("what may go there", || (old.taken() == 3).then_some(()));
     assert!(kept(&dump).is_empty(), "nobody is told");
-    // If 8BITMIME is declared and the text has 8-bit characters, the message for the old server must bounce.
+    // This message declares 8BITMIME and has 8-bit text. For the old server, it must bounce.
     send("<four@b.example> BODY=8BITMIME", &["<x@old.example>", "<y@new.example>"], accents);
     let both = await_kept(&dump, 2);
     let there = both.iter().find(|one| one.recipients == ["y@new.example"]).unwrap();
@@ -356,7 +356,7 @@ fn eight_bits_go_where_they_are_understood_and_back_where_not() {
         assert!(bounce.contains(words), "{words}: {bounce}");
     }
     assert!(!bounce.contains("y@new.example"), "{bounce}");
-    // If such a message has a null sender, nobody may get a notice.
+    // This message fails too, but it has a null sender, so nobody may get a notice.
     send("<> BODY=8BITMIME", &["<x@old.example>"], accents);
     send("<last@b.example>", &["<z@new.example>"], plain);
     assert_eq!(await_kept(&dump, 3)[2].recipients, ["z@new.example"]);
@@ -772,7 +772,7 @@ fn a_second_host_takes_what_the_first_does_not() {
 
 #[test]
 fn a_slow_next_hop_delays_no_other() {
-    // The delay exceeds every time limit of a test, so the test would fail if another hop waited for this one.
+    // No test waits for 10 minutes, so this test would fail if another hop waited for the slow hop.
     let slow = Sink::start(&["--fault", ".: delay 10m"]);
     let dead = format!("127.0.0.1:{}", low_port());
     let quick = Sink::start(&[]);
@@ -827,8 +827,8 @@ fn restarted(end: fn(Relay)) {
         let delivered = sink.ask("/ledger")[0]["delivered"].as_u64().unwrap_or(0);
         (den, sink, delivered)
     };
-    // Some messages must be left when the relay ends. If the machine stalls, the relay may deliver all of them before,
-    // and the run is repeated.
+    // The relay must end before it has delivered all mail. Repeat the run if the machine stalled, and the relay has
+    // delivered all mail before its end.
     let (den, sink, _) = undisturbed(ended, |(.., delivered)| *delivered < 2000);
     let relay = den.open_with(&["--http", "127.0.0.1:0"]);
     // Duplicates are allowed: a killed relay may deliver a message again if it had not yet recorded the delivery.

@@ -36,7 +36,7 @@ fn sessions_that_send_at_once_share_the_memory_and_somebody_comes_to_the_end() {
         expect(wire, "DATA", "354");
         wire.send("Subject: long\r\n\r\n");
     }
-    // Send the first half of each message. Together, these halves are more than ten times the memory limit.
+    // Send 2 MB in each session. All sessions together send 300 MB, but the relay may hold only 8 MB.
     let half = lines(1 << 20);
     let quarter = lines(512 << 10);
     for piece in [&quarter, &quarter, &half] {
@@ -94,7 +94,8 @@ fn a_message_waits_for_room_before_it_begins_and_not_for_ever() {
     // After waiting 20 seconds for memory, both clients get 452 and have to retry.
     assert!(by_bdat.reply().unwrap().starts_with("452 4.3.1"));
     assert!(late.reply().unwrap().starts_with("452 4.3.1"));
-    // If a transaction was refused before the first byte of its message, the client may go on with it or begin again.
+    // The client `late` has sent no byte of its message, so it may continue its transaction. The client `by_bdat`
+    // begins a new transaction.
     inside.clear();
     expect(&mut late, "DATA", "354");
     late.send("Subject: x\r\n\r\nx\r\n.\r\n");
@@ -113,7 +114,7 @@ fn what_waited_for_room_is_delivered_as_it_came() {
     let mut inside = crowd(&relay);
     let message = b"Subject: waited\r\n\r\nfor room\r\n";
     let mut late = beginning(&relay, " SIZE=200000");
-    // The whole message and the next command are in the socket while the session waits.
+    // While the session waits for memory, the whole message and the next command are already in its socket.
     late.send([format!("BDAT {} LAST\r\n", message.len()).as_bytes(), message, b"NOOP\r\n"].concat());
     assert!(!late.hears_within(Duration::from_millis(300)));
     inside.clear();
@@ -378,8 +379,8 @@ fn a_disk_that_fails_while_no_mail_comes_is_noticed_all_the_same() {
     let den = Den::to(&address, &format!("{SMALL}{QUICK}"));
     // The failing write records a delivery attempt, so no client waits for its reply.
     let Some(relay) = failing(&den, "pwritev:error=EIO:when=3+", &[]) else { return };
-    // strace counts the calls of each thread separately. Wait for the first segment, which is not created by the thread
-    // that writes the log.
+    // strace counts the calls of each thread separately. Wait until another thread creates the first segment. Otherwise
+    // the thread that writes the log might create it, and reach the failing call too early.
     wait_until("a segment", || (den.spool_bytes() > 0).then_some(()));
     let mut wire = introduced(&relay);
     assert!(
@@ -413,7 +414,7 @@ fn servers_that_never_greet_leave_connections_to_those_that_do() {
     };
     send("127.0.0.1");
     await_recipients(&sink, 1);
-    // Wait until the relay has closed its connection, because it would reuse an open one.
+    // Wait until the relay has closed its connection to the sink. Otherwise it would reuse this connection below.
     wait_until("no connection", || (metric(&relay, "couriers") == 0).then_some(()));
     // The kernel accepts these connections, but nobody sends a greeting.
     let silent: Vec<_> =

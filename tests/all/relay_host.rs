@@ -131,7 +131,8 @@ fn a_log_that_is_read_again_says_what_it_has_left_out() {
             BufReader::new(reader).lines().for_each(|line| lines.lock().unwrap().push(line.unwrap()));
         })
     };
-    // A worker keeps log entries for up to 100 ms, and only then notices whether the pipe has room for them.
+    // Wait, because a worker keeps log entries for up to 100 ms. Only then does it write them to the pipe, or count
+    // them as unlogged if the pipe has no room.
     let logged = || lines.lock().unwrap().iter().filter(|line| line.contains("status=delivered")).count() as u64;
     wait_until("each delivery to be logged or counted", || {
         let unlogged = metric(&relay, "unlogged_total");
@@ -178,7 +179,8 @@ fn a_relay_with_few_descriptors_refuses_sessions_and_loses_no_spool() {
     let den = Den::to(&next_hop, &text);
     let Some(relay) = confined(&den, 400) else { return };
     assert!(relay.process.complained().contains("ulimit -n"), "{}", relay.process.complained());
-    // A reload must compare the limits in the file, and not the lower limits that the descriptors permit.
+    // With so few descriptors, the relay applies lower limits than its file sets. A reload must compare the new file
+    // with the old file, and not with the lower limits.
     let unchanged = fs::read_to_string(den.path("relay.toml")).unwrap();
     for (count, line) in [(1, ""), (2, "limits.max_sessions = 9000\n")] {
         den.files.keep("relay.toml", &format!("{line}{unchanged}"));

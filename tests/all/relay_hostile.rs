@@ -533,8 +533,8 @@ fn bombs_meet_limits() {
     assert!(reply.starts_with('5'), "a line of 10,000 octets: {reply}");
     let reply = submit(&mut wire, "<a@b.example>", &["<c@d.example>"], "\r\na bare\nline feed\r\n");
     assert!(reply.starts_with("550 5.5.2"), "{reply}");
-    // The SMTP session, and not the relay, found the faults of the last three messages. These count as well, because
-    // all five messages were rejected at their end.
+    // All five messages were rejected at their end, so all of them must count. This includes the last three messages,
+    // whose faults the SMTP session found, and not the relay.
     assert_eq!(metric(&relay, "refused_total"), 5);
     expect(&mut wire, "MAIL FROM:<a@b.example>", "250");
     for number in 0..100 {
@@ -560,8 +560,8 @@ fn what_a_small_spool_can_never_hold_is_too_large() {
     let message = "x\r\n".repeat(80_000);
     assert!(submit(&mut wire, "<a@b.example>", &["<c@d.example>"], message).starts_with("250 2.0.0"));
     relay.stop();
-    // The configuration file may set a higher limit than the default of 262,144 bytes, as long as an empty spool has
-    // room for such a message.
+    // For this spool, the default limit of a message is 262,144 bytes. The configuration file may set a higher limit,
+    // as long as an empty spool has room for such a message.
     let text = "http = \"127.0.0.1:0\"\nspool.max_size = \"1M\"\nlimits.max_message_size = ";
     let den = Den::new(&format!("{text}\"315000\"\n[[route]]\nto = \"*\"\ndiscard = true\n"));
     let relay = den.open();
@@ -611,7 +611,8 @@ fn a_client_may_be_cut_off_at_every_byte() {
     await_recipients(&sink, answered);
     relay.stop();
     let took = sink.took();
-    // Clients that were reset may have sent whole messages, which may count. Half a message must not count.
+    // A client may have sent a whole message before it reset its connection. The relay may or may not accept such a
+    // message. It must not accept half a message.
     assert!(took.messages >= answered && took.messages <= 2 * answered + 2, "{took:?} {answered}");
 }
 

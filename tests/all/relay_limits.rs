@@ -98,7 +98,7 @@ fn a_mailbox_gets_one_copy_however_often_and_by_whatever_alias_it_is_named() {
     expect(&mut wire, "RCPT TO:<list@home.example>", "452 4.5.3");
     expect(&mut wire, "DATA", "354");
     expect(&mut wire, ".", "250");
-    // If an alias is the only recipient of a transaction, it may have any number of members.
+    // An alias may have more members than `limits.max_recipients` if it is the only recipient of a transaction.
     expect(&mut wire, "MAIL FROM:<a@b.example>", "250");
     (0..70).for_each(|_| drop(expect(&mut wire, &format!("RCPT TO:<list@home.example>{original}"), "250")));
     expect(&mut wire, "RCPT TO:<postmaster@home.example>", "452 4.5.3");
@@ -153,7 +153,7 @@ fn each_strangers_address_has_so_many_connections_and_trusted_ones_as_many_as_th
     held.extend((0..3).map(|_| greeted(&relay, [127, 0, 0, 3]).unwrap()));
     assert_eq!(metric(&relay, "limited_connections"), 6);
     assert_eq!(metric(&relay, "client_refused_total{limit=\"connections\"}"), 5);
-    // Connections that do not overlap are limited to 20 per minute.
+    // Now open connections one after another. The relay must accept only 20 of them per minute.
     drop(held);
     wait_until("them to be gone", || (metric(&relay, "limited_connections") == 0).then_some(()));
     let refusal = (0..40).find_map(|_| {
@@ -193,9 +193,9 @@ fn the_last_sessions_are_kept_for_trusted_clients() {
         assert_eq!(taken, 6, "{way}");
         let refused = |reply: &String| reply.starts_with("421 4.3.2");
         assert!(strangers.iter().filter_map(|session| session.as_ref().err()).all(refused), "{way}");
-        // Wait for a session, because a stranger behind a proxy occupies one until the relay has refused the stranger.
+        // Behind a proxy, a stranger occupies a session until the relay refuses the stranger. So wait for a session.
         let trusted = [(); 2].map(|()| wait_until("a session", || arrive(TRUSTED).ok()));
-        // Do not send a PROXY header, because the relay refuses the connection without reading one.
+        // All sessions are taken, so the relay refuses the connection at once. It reads no PROXY header, so send none.
         let reply = Wire::connect_from(TRUSTED, relay.smtp[0]).reply();
         assert!(reply.is_some_and(|reply| reply.starts_with("421 4.3.2")), "{way}");
         drop((strangers, trusted));
@@ -323,7 +323,7 @@ const MECHANISMS: [Mechanism; 4] = [Mechanism::Plain, Mechanism::Login, Mechanis
 fn guesses_of_passwords_are_counted_and_locked_out_by_every_mechanism_together() {
     let files = Files::new();
     let users = files.users();
-    // Make the waits after failed logins as short as possible, because the tests of `login_limits` check these waits.
+    // Make the waits after failed logins as short as possible. The tests of `login_limits` check the waits.
     let den = guarded_with(files, &format!("auth.users = \"{users}\"\nauth.delay = \"1ms\"\n"));
     let relay = open(&den);
     let guesses = AtomicUsize::new(0);

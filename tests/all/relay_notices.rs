@@ -444,8 +444,8 @@ fn a_maildir_that_takes_no_failures_does_not_hold_up_other_notices() {
     let dsn = format!("{QUICK}workers = 1\ndsn.failures = \"maildir:failures\"\n{local}");
     let (den, _far) = refusing(&dsn, files, &home);
     let relay = den.open();
-    // The relay writes only a limited number of notices at the same time. Send more messages than that which fail, and
-    // then a message that is delivered. The notice of its success must not wait for the notices of the failures.
+    // The relay writes only a limited number of notices at the same time. First send 40 messages that fail, more than
+    // this limit. Then send a message that is delivered. The notice of its success must not wait for the other notices.
     let mut wire = introduced(&relay);
     for _ in 0..40 {
         assert!(submit(&mut wire, "<sender@b.example>", &["<to@far.example>"], MESSAGE).starts_with("250 2.0.0"));

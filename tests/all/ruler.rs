@@ -45,9 +45,8 @@ fn a_known_delay_reads_as_that_delay() {
     };
     undisturbed(look, |(p50, reply, elsewhere)| {
         let reads_so = p50.iter().all(|p50| (20.0..20.0 + ALLOWANCE_MS).contains(p50));
-        // Only the reply to the dot is delayed. The source measures its time from the moment at which the source knows
-        // that the message is sent. The sink may have the message a little earlier, so the measured time may be a
-        // little shorter than the delay.
+        // Only the reply to the dot is delayed. The source measures from the moment at which it knows that it has sent
+        // the message. The sink's delay may begin a little earlier, so the measured time may be a little shorter.
         reads_so && *reply >= 15.0 && elsewhere.iter().all(|min| *min < 20.0)
     });
 }
@@ -80,7 +79,8 @@ fn a_stall_shows_at_open_loop() {
 #[test]
 fn a_stall_hides_at_closed_loop_but_for_the_largest() {
     let words = ["--messages", "3000", "--sessions", "2", "--reuse", "--fault", "stall 200ms..1700ms"];
-    // In a closed loop, sessions wait for the server, so the stall delays fewer than one message in a hundred.
+    // In a closed loop, each session waits for the server, so the stall delays only one message of each session. This
+    // is fewer than one message in a hundred.
     let ms = undisturbed(|| latency(&bench(&words).record_of(0), Stage::Accepted), |ms| ms.p99 < 700.0);
     assert!(ms.max >= 1400.0, "a message a session sees it: {ms:?}");
 }

@@ -228,8 +228,8 @@ fn a_client_shows_its_certificate_where_it_must() {
         went_through(&host.hears(&[load.as_slice(), &["--tls-cert", &chain, "--tls-key", &key]].concat()), 5);
         for words in [["--tls-cert", &other_chain, "--tls-key", &other_key].as_slice(), &[]] {
             let ours = host.hears(&[&load, words].concat());
-            // In TLS 1.3, the client finishes before the server checks its certificate. The refusal therefore comes
-            // with the next read.
+            // In TLS 1.3, the client ends its handshake before the server checks the client's certificate. So the
+            // client learns of the refusal only at its next read.
             failed(&ours, 5, Phase::Tls, 0);
             let said = said(&ours.record, Phase::Tls);
             assert!(said.contains("rejects the certificate of this side"), "{words:?}: {said}");

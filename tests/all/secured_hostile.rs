@@ -82,7 +82,7 @@ fn sockets_that_vanish_in_the_handshake_are_counted_and_harm_nobody() {
                 _ => {}
             }
         };
-        // Open these sockets first one after another, and then many at once.
+        // First open 240 sockets one after another. Then open as many from four threads at once.
         (0..240).for_each(vanish);
         thread::scope(|scope| {
             for _ in 0..4 {
@@ -127,18 +127,23 @@ fn garbage_in_place_of_a_handshake_ends_that_session_only() {
         vec![0; 70_000],
         vec![0xff; 200_000],
         vec![22; 5_000],
-        // These are a record of the maximum length, a record that is far longer, an alert, and application data before
-        // there are keys.
+        // A record of the maximum length.
         [&[22, 3, 1, 0x40, 0][..], &[1; 0x4000]].concat(),
+        // A record that is far too long.
         [&[22, 3, 1, 0xff, 0xff][..], &[1; 0xffff]].concat(),
+        // An alert.
         vec![21, 3, 1, 0, 2, 2, 40],
+        // Application data before there are keys.
         vec![23, 3, 3, 0, 4, 1, 2, 3, 4],
-        // These are a handshake message of 16 MB in pieces, a ClientHello that ends too early, a message of another
-        // type, a session id that is too long, and a second ClientHello.
+        // A handshake message that declares 16 MB and comes in pieces of one byte.
         [&[22, 3, 1, 0, 4, 1, 0xff, 0xff, 0xff][..], &[22, 3, 1, 0, 1, 0].repeat(3000)].concat(),
+        // A ClientHello that is shorter than it declares.
         changed(6, 1),
+        // A handshake message of another type.
         changed(5, 2),
+        // A session id that is too long.
         changed(43, 255),
+        // A second ClientHello.
         [hello.clone(), vec![22, 3, 3, 0, 5, 1, 0, 0, 1, 0]].concat(),
     ];
     for mode in MODES {
@@ -149,7 +154,8 @@ fn garbage_in_place_of_a_handshake_ends_that_session_only() {
             let _ = wire.try_send(octets);
             wire.half_close();
             let rest = wire.replies();
-            // Compare whole codes, because TLS records are not lines, and one may happen to begin with the digit 2.
+            // The server may answer with TLS records. Their bytes may look like a line that begins with the digit 2, so
+            // compare whole reply codes.
             assert!(rest.iter().all(|reply| !is_positive(reply)), "{rest:?}");
         }
         deliver(&host, mode, 5);
@@ -319,8 +325,8 @@ fn a_response_of_200_kb_is_refused_and_an_endless_one_costs_no_memory() {
 fn responses_that_are_none_are_refused() {
     let files = Files::new();
     let sink = sink_with_users(&files);
-    // Each row has a response with which nobody can log in: it is not base64, does not belong to the mechanism, has no
-    // name or a name that is not UTF-8, or cancels the login.
+    // Nobody can log in with these responses. Some are not base64, some do not belong to the mechanism, and some have
+    // no name or a name that is not UTF-8. "*" cancels the login.
     let rows = [
         ("AUTH PLAIN", "!!!!"),
         ("AUTH PLAIN", "QUFB"),

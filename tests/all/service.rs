@@ -99,8 +99,8 @@ fn a_socket_that_the_manager_has_opened_is_served() {
     let den = Den::new(&route);
     let relay = Relay::listening(activated(&den, &address));
     assert_eq!(relay.address(), address);
-    // If the relay accepts mail at this address, it serves the service manager's socket, because it could not listen on
-    // the address itself.
+    // The service manager listens on this address, so the relay cannot listen on it as well. If the relay accepts mail
+    // here, it must be using the manager's socket.
     submit(&mut introduced(&relay), "<ann@a.example>", &["<bob@b.example>"], "Subject: x\r\n\r\nx\r\n");
     await_recipients(&sink, 1);
     relay.stop();
@@ -163,7 +163,8 @@ fn the_unit_files_hold() {
     let units = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/systemd");
     let paths = ["mailrun-relay.service", "mailrun-probe.service", "mailrun-relay.socket"].map(|name| {
         let text = fs::read_to_string(units.join(name)).unwrap();
-        // Change the paths of the program and of its man pages, because neither is installed here.
+        // The program and its man pages are not installed here. So leave out the lines that name man pages, and change
+        // the path of the program.
         let is_here = |line: &&str| !line.starts_with("Documentation=man:");
         let here: Vec<&str> = text.lines().filter(is_here).collect();
         files.keep(name, &here.join("\n").replace("/usr/bin/mailrun", MAILRUN))

@@ -114,7 +114,7 @@ fn three_parts_are_one_run_with_the_sums_of_all_and_the_ledger_of_the_sink() {
         |count: fn(&mailrun_measurement::record::SeriesRow) -> u64| whole.series.iter().map(count).sum::<u64>();
     assert_eq!((seconds(|row| row.accepted), seconds(|row| row.delivered)), (MESSAGES, MESSAGES));
     assert!(whole.phases.iter().any(|row| row.name == Phase::Connect && row.count == MESSAGES));
-    // The union of the parts' ledgers must equal the sink's ledger, recipient by recipient.
+    // No message may be in the ledgers of two parts. All ledgers together must have as many messages as the sink got.
     let mut sent = Ledger::default();
     for index in 0..3 {
         let units = ledger(&parts.directory(index).join("source.ledger"));
@@ -491,7 +491,8 @@ fn three_hosts_with_networks_of_their_own_are_one_run() {
     let whole = record(&place.path().join("whole"));
     assert_eq!(fates(&whole.ledger), [300, 300, 0, 0, 0], "{:?}", whole.verdict);
     assert_eq!((whole.ledger.duplicates, whole.parties.len()), (Some(0), 4));
-    // Each part compared its clock with the clock of the sink's host. Here these are one clock, so they must agree.
+    // Each part has compared its clock with the clock of the sink's host. All hosts of this test are one machine with
+    // one clock, so the clocks must agree.
     let reasons = |record: &Record| record.verdict.reasons.join(" ");
     for host in 0..3 {
         let part = record(&place.path().join(format!("part-{host}")));
@@ -499,13 +500,13 @@ fn three_hosts_with_networks_of_their_own_are_one_run() {
         let [sink] = &clock.sinks[..] else { panic!("{clock:?}") };
         assert!(sink.exchanges == 32 && sink.error_ns > 0 && sink.boot != clock.boot, "{clock:?}");
         assert!(sink.difference_ns.unsigned_abs() <= sink.error_ns, "{clock:?}");
-        // On the first two hosts, chrony says that each of the two clocks is wrong by at most a microsecond.
+        // On the first two hosts, chrony says that each of the two clocks is wrong by at most 1,000 ns.
         assert_eq!(sink.chrony_bound_ns, (host < 2).then_some(2000), "{clock:?}");
     }
     let said = reasons(&whole);
     assert!(said.contains("Delivered times are wrong by up to ") && said.contains("(by an exchange"), "{said}");
-    // The sink's clock is five seconds ahead, whatever chrony says. Thresholds on delivered times cannot be judged, but
-    // those on accepted times can.
+    // In the runs "ahead", the sink's clock is five seconds ahead, although chrony says otherwise. Thresholds on
+    // delivered times cannot be judged then, but thresholds on accepted times can.
     let [delivered, accepted, slow] = ["whole-ahead-delivered", "whole-ahead-accepted", "whole-slow-delivered"]
         .map(|name| record(&place.path().join(name)));
     assert_eq!(delivered.verdict.outcome, Some(Outcome::Invalid), "{:?}", delivered.verdict);

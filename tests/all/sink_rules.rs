@@ -186,7 +186,7 @@ fn a_connection_is_cut_at_the_octet_of_the_message_that_was_asked_for() {
     assert!(wire.is_cut());
     let mut wire = after(&sink, &["EHLO a"]);
     assert!(deliver(&mut wire, MESSAGE).unwrap().starts_with("250"), "a shorter message is whole");
-    // Send the whole message in one segment, followed by a command.
+    // Send the whole message and the next command in one segment.
     let mut wire = after(&sink, &["EHLO a", "MAIL FROM:<a@b>", "RCPT TO:<c@d>", "DATA"]);
     wire.send(["0123456789abc\r\n".repeat(200).as_str(), ".\r\nNOOP\r\n"].concat());
     assert!(wire.is_cut());
@@ -431,13 +431,14 @@ fn our_source_ends_with_the_right_counts_whatever_the_sink_does() {
         let in_doubt = record.ledger.in_doubt.unwrap();
         let refused = record.ledger.rejected.unwrap() + record.ledger.failed.unwrap() + in_doubt;
         match rule {
-            // The connection breaks between the last byte of the message and the reply.
+            // The source has sent the whole message, but gets no reply. So the message must count as in doubt.
             ".: hang up 0.2" | ".: lose reply 0.2" => {
                 assert_eq!((in_doubt, record.ledger.failed), (acted, Some(0)), "{rule}");
                 assert!(record.verdict.why.starts_with("In doubt: "), "{rule}: {}", record.verdict.why);
                 assert!(record.missing.iter().all(|message| message.fate == MissingFate::InDoubt), "{rule}");
             }
-            // These messages are short, so the source has sent all of the message when the sink resets the connection.
+            // The messages are so short that the source has sent a whole message when the sink resets the connection.
+            // So the message must count as in doubt.
             "data: reset at 100 0.2" => assert_eq!((in_doubt, record.ledger.failed), (acted, Some(0)), "{rule}"),
             rule if rule.starts_with('*') => {}
             _ => assert_eq!(in_doubt, 0, "{rule}: {:?}", record.errors),
@@ -652,8 +653,8 @@ fn messages_are_kept_byte_for_byte_in_files_of_their_own() {
         assert_eq!(sink.took().messages, expected.len() as u64);
         let directory = if option == "--dump-dir" { root.clone() } else { root.join("new") };
         let mut kept = files(&directory);
-        // The sink names a file when it writes the first bytes, which for a short message is at the end of the message.
-        // The order of the files may therefore vary.
+        // The sink names a file when it writes the first bytes. It writes a short message only when the message ends,
+        // so the order of the files may vary.
         let sort = |files: &mut Vec<Vec<u8>>| files.sort_by_key(Vec::len);
         sort(&mut kept);
         let mut expected = expected.clone();

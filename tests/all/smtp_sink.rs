@@ -416,8 +416,9 @@ const DELAYED: [Delayed; 9] = [
         seconds: &[1., 2., 0.],
     },
     Delayed { options: &["-W", ".:1", "-W", "quit:1"], pieces: &[".\r\n", "QUIT\r\n"], seconds: &[0., 1., 1.] },
-    // With odds of 50, the sink waits a second for each random number below 50, until one is 50 or more. For the six
-    // commands, glibc's unseeded rand() yields (84), (39, 78), (79), (91), (19, 33, 76) and (27, 55).
+    // With odds of 50, the sink draws random numbers for each command until a number is 50 or more. It waits a second
+    // for each smaller number. For the six commands, glibc's unseeded rand() yields (84), (39, 78), (79), (91),
+    // (19, 33, 76) and (27, 55).
     Delayed {
         options: &["-W", "noop:1:50"],
         pieces: &["NOOP\r\n", "NOOP\r\n", "NOOP\r\n", "NOOP\r\n", "NOOP\r\n", "NOOP\r\n"],

@@ -148,7 +148,7 @@ fn nothing_is_taken_during_a_delay() {
         scope.spawn(|| {
             at_least(&["-t", "1", "-W", "noop:2"], "NOOP\r\nNOOP\r\n", "250 2.0.0 Ok|250 2.0.0 Ok|", 4);
         });
-        // If the delay of an hour applied to errors, the test would not end in time.
+        // A delay must not apply to errors. Otherwise, the client would get its reply only after an hour.
         scope.spawn(|| {
             let refused = "500 5.3.0 Error: command failed|250 2.0.0 Ok|";
             at_least(&["-W", "connect:3600", "-f", "connect"], "NOOP\r\n", refused, 0);
@@ -322,7 +322,7 @@ fn idle_slow_and_vanishing_clients_are_counted_right() {
     let sessions =
         |text: String| text.rsplit("sess=").next().and_then(|rest| crate::party::numbers(rest).first().copied());
     wait_until("those that left to be counted", || (sessions(sink.said("out")) == Some(8)).then_some(()));
-    // The sink may or may not have read the message of the last client before this client disconnected.
+    // The last client sends a whole message and disconnects at once. The sink may or may not have read this message.
     let with_last = crate::party::numbers(sink.said("out").rsplit("mesg=").next().unwrap())[0];
     assert!((1..=2).contains(&with_last), "{with_last}");
     assert!(sink.peak_bytes() < MEMORY_BYTES, "{}", sink.peak_bytes());

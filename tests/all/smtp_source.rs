@@ -729,7 +729,7 @@ fn differs_where_two_replies_come_at_once() {
     let script = Script::default().say_raw("banner", 1, b"220 a\r\n250 b\r\n").silent("HELO", 1);
     original_hangs("", script.clone());
     assert_eq!(told("", script), DONE);
-    // The second reply comes before the session pauses, and counts as the reply to the command after the pause.
+    // The second reply comes before the session pauses. It counts as the reply to the command after the pause.
     let early = Script::default().say_raw(".", 1, b"250 a\r\n250 b\r\n").silent("MAIL", 2);
     assert_eq!(told("--timeout 5 -d -w 1 -m 2", early), DONE);
 }

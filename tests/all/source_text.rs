@@ -78,7 +78,7 @@ impl Source {
         let path = path.strip_prefix("::").unwrap_or(path);
         let mut rest = path;
         let mut module = self.module();
-        // Any name does for an inner module, because only the number of inner modules matters: `super` removes them.
+        // Each `super` removes an inner module, so the names of inner modules do not matter, but only their number.
         module.extend(std::iter::repeat_n("inner", depth));
         while let Some(below) = rest.strip_prefix("super::") {
             module.pop();

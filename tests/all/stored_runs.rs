@@ -347,8 +347,8 @@ fn hostile_files(place: &Path) {
         if format == "json" {
             continue;
         }
-        // The limit leaves room for the longest table, with 50 messages of 10 recipients each. A reply of 10 MB must be
-        // shortened.
+        // The record contains a reply of 10 MB, which every format must shorten. A megabyte is enough for the longest
+        // table, with 50 messages of 10 recipients each.
         assert!(text.len() < 1_000_000, "{format}: {} bytes", text.len());
         let hidden =
             text.chars().find(|letter| !"\r\n".contains(*letter) && mailrun_text::printable::is_hidden(*letter));

@@ -41,7 +41,7 @@ impl OnTerminal {
         command.env("TERM", "xterm").env("LC_ALL", "C.UTF-8").envs(variables.iter().copied());
         command.stdout(user.try_clone().unwrap()).stderr(user);
         let child = command.spawn().unwrap();
-        // Drop the command, which keeps the terminal's other end open. The reader then sees the end of input when the
+        // The command holds the terminal's other end open. Drop the command, so that the reader notices when the
         // program ends.
         drop(command);
         let said = Arc::new(Mutex::new(Vec::new()));
@@ -79,7 +79,7 @@ impl Drop for OnTerminal {
 
 fn read(mut controller: File, heard: &Mutex<Vec<u8>>) {
     let mut block = [0; 4096];
-    // Stop at any error, because EIO means that the other end is closed.
+    // Reading fails with EIO when the other end is closed, so stop at any error.
     while let Ok(length @ 1..) = controller.read(&mut block) {
         heard.lock().unwrap().extend_from_slice(&block[..length]);
     }

@@ -106,7 +106,7 @@ fn a_threshold_may_end_a_run_over_mades() {
         let fault: &[&str] = if threshold.starts_with("rejected") { &["--reject", "0.5"] } else { &[] };
         let (ended, record, _out) = rehearse(&[&words, fault, &["--abort-on", threshold]].concat());
         let record = record.unwrap_or_else(|| panic!("{ended:?}"));
-        // On a busy machine the bench itself may be late, which takes precedence over a missed threshold.
+        // On a busy machine, the bench itself may be late. The run is then invalid, although it misses the threshold.
         let is_late = record.verdict.outcome == Some(Outcome::Invalid) && threshold.starts_with("delivered");
         let code = if is_late { 3 } else { 1 };
         assert_eq!((ended.code, record.ending), (Some(code), Some(Ending::Aborted)), "{ended:?}");

@@ -45,7 +45,7 @@ fn every_message_of_smtp_source_is_recognised() {
         ("", 1),
         ("-m 200 -s 10", 200),
         ("-m 200 -s 10 -d -N -l 5000", 200),
-        // This run has more messages than a trace can number, so the numbers wrap around.
+        // This run has 2,100 recipients. With --trace, recipients have only 1,024 numbers, so the numbers wrap around.
         ("-m 700 -s 5 -d -r 3", 2100),
         ("-m 3 -r 1000 -d", 3000),
         ("-m 20 -d -l 100000 -S hello", 20),
@@ -55,7 +55,7 @@ fn every_message_of_smtp_source_is_recognised() {
     ];
     for (line, units) in rows {
         let options: Vec<&str> = line.split_whitespace().collect();
-        // Our own options, such as --dialect, must come before those of the original.
+        // Our own options, such as --dialect, must come before the original program's options.
         let own = if options.first() == Some(&"--dialect") { 2 } else { 0 };
         let words = [&["smtp-source", "--trace"], &options[..own], &["-f", "a@b"], &options[own..]].concat();
         if options.contains(&"-c") {
@@ -247,7 +247,7 @@ fn smtp_sink_tells_duplicates_and_damage() {
     };
     say(&["a0@b", "a1@b"], &message(0, "..body"));
     say(&["a0@b"], &message(1, "..body"));
-    // Send the first message again, to one recipient for the second time and to another one for the first time.
+    // Send the first message again. The recipient a1@b gets it for the second time, and a2@b for the first time.
     say(&["a1@b", "a2@b"], &message(0, "..body"));
     say(&["a0@b"], &message(2, "damaged"));
     say(&["a0@b"], "Subject: not ours\r\n\r\nx\r\n.\r\n");

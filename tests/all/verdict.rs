@@ -72,7 +72,8 @@ fn a_server_that_dies_in_mid_run_is_named_with_the_second() {
 
 #[test]
 fn a_run_whose_server_is_gone_for_long_ends() {
-    // The second server rejects messages before it disappears. An earlier rejection must not count as a sign of life.
+    // In the second round, the server rejects messages before it disappears. The source must still notice that the
+    // server is gone.
     for fault in [&[][..], &["--fault", "rcpt: soft reject 50%"]] {
         let sink = Sink::start(fault);
         let words = [&sink.address(), "--sessions", "5", "--duration", "60s", "--give-up", "1500ms"];

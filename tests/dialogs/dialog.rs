@@ -150,7 +150,7 @@ impl Dialog {
                 "needs-tls" => offer.requires.tls = true,
                 "needs-auth" => offer.requires.auth = true,
                 "auth-needs-tls" => offer.requires.tls_for_auth = true,
-                // This word changes nothing in the offer, because it concerns the greeting of the application.
+                // This word changes only the greeting, which is not part of the offer.
                 "turned-away" => {}
                 word => panic!("{}: nothing is called {word}", self.name),
             }

@@ -59,7 +59,7 @@ fn live(seed: u64) -> Result<(), String> {
     let told = |why: String| format!("seed {seed}, {name} at {at}: {why}");
     let (mut relay, _) = home.start_listening(&disk).map_err(told)?;
     let units = answers.units();
-    // A damaged message may be missing, because the relay has lost or held it.
+    // The relay may have lost or held a damaged message, so this message may be missing.
     let missing = relay.await_delivery(|| next_hop.missing(units.iter())).map_err(told)?.missing;
     relay.terminate();
     relay.wait(LIMIT).ok_or_else(|| told("it does not stop".to_owned()))?;

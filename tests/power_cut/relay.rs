@@ -144,8 +144,8 @@ impl Relay {
         if let Some(code) = self.wait(Duration::ZERO) {
             return Err(format!("it ended with {code:?} before it had delivered its mail"));
         }
-        // Ask for `/ready` first. When its status is 200, a worker may still be queueing the last messages that it took
-        // from the spool, but the worker answers `/metrics` only after that.
+        // Ask for `/ready` first. When its status is 200, a worker may still be queueing the last messages. The
+        // worker answers `/metrics` only after that, so the metrics include these messages.
         if self.status("/ready") != Some(200) {
             return Ok(None);
         }
@@ -199,8 +199,7 @@ impl Relay {
 impl Drop for Relay {
     fn drop(&mut self) {
         _ = self.child.kill();
-        // Wait only for a second: after a failed test, the relay may not end before the disk is unmounted, which comes
-        // next.
+        // Wait only for a second. The disk is unmounted next, and after a failed test, the relay may not end before.
         self.wait(Duration::from_secs(1));
     }
 }

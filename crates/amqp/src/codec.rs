@@ -275,7 +275,8 @@ impl<'a> Value<'a> {
         let code = reader.octet().ok()?;
         let mut symbols = Vec::new();
         for _ in 0..self.count {
-            // Each symbol takes at least a byte, so reading fails at the end of the input if the count is too large.
+            // The sender's count may be too large. Each symbol takes at least one byte, so the loop then ends with an
+            // error at the end of the input.
             symbols.push(reader.plain(code).ok()?.as_text()?);
         }
         Some(symbols)
@@ -677,8 +678,9 @@ mod tests {
 
     #[test]
     fn nesting_costs_nothing() {
-        // Nest 200,000 lists, which would overflow the stack of a recursive reader. The loop begins with the innermost
-        // list and writes all bytes in reverse order, so reverse them afterwards.
+        // Nest 200,000 lists, which would overflow the stack of a recursive reader. Each list begins with the size of
+        // its content, so build the innermost list first. Append all bytes in reverse order, and reverse them at the
+        // end.
         let mut octets = vec![0x45];
         for _ in 0..200_000 {
             let size = (octets.len() as u32 + 4).to_be_bytes();

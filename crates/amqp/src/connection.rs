@@ -399,8 +399,8 @@ impl<T> AmqpConnection<T> {
                 self.state = ConnectionState::ExpectOpen;
                 Ok(())
             }
-            // The client skips SASL, although this server requires it. If a server does not accept the client's header,
-            // it must reply with a header that it accepts (AMQP 1.0 §2.2), so reply with the SASL header.
+            // The client skips SASL, although this server requires it. Reply with the SASL header, because a server
+            // must answer a wrong header with a header that it accepts (AMQP 1.0 §2.2).
             AMQP_HEADER => {
                 out.extend_from_slice(&SASL_HEADER);
                 Err(ConnectionError::Unauthenticated)
@@ -790,13 +790,13 @@ impl<T> AmqpConnection<T> {
             }
         };
         let Some(session) = self.sessions.get_mut(&channel) else { return Ok(()) };
-        // A peer sends a flow without `next-incoming-id` only before it receives our begin. The window in such a flow
-        // counts from our first transfer, which has the number 0 (AMQP 1.0 §2.5.6).
+        // If `next-incoming-id` is missing, the peer sent this flow before it received our begin. The flow's window
+        // then counts from our first transfer, which has the number 0 (AMQP 1.0 §2.5.6).
         let seen = flow.next_incoming_id.unwrap_or(0);
         session.remote_incoming_window = remaining_credit(flow.incoming_window, seen, session.next_outgoing_id);
         let mut drained = None;
-        // The peer may have sent this flow before it received our detach. Ignore its fields about the link then, but
-        // use its fields about the session.
+        // The peer may have sent this flow before it received our detach. In that case, ignore the flow's fields about
+        // the link, but use its fields about the session.
         let link = id.and_then(|id| Some((id, session.links.get_mut(&id.handle)?)));
         let link = link.filter(|(_, link)| link.accepted);
         let id = link.as_ref().map(|(id, _)| *id);
@@ -871,8 +871,8 @@ impl<T> AmqpConnection<T> {
 
     fn disposition(&mut self, channel: u16, disposition: DispositionFrame) {
         let DispositionFrame { first, last, settled, outcome, error, .. } = disposition;
-        // If a receiver settles a message without an outcome, count the message as released: the receiver forgets the
-        // message, but has not confirmed that it took responsibility for it.
+        // A receiver that settles a message without an outcome forgets the message. It has not confirmed that it took
+        // responsibility for the message, so count the message as released.
         let Some(outcome) = outcome.or(settled.then_some(DeliveryOutcome::Released)) else { return };
         let error = error.map(Arc::new);
         let Some(session) = self.sessions.get_mut(&channel) else { return };
@@ -887,7 +887,7 @@ impl<T> AmqpConnection<T> {
             self.events.push_back(ConnectionEvent::Settled { sent: sent.token, outcome, error });
             any = true;
         }
-        // A receiver that reports an outcome without settling waits for us, the sender, to settle the delivery.
+        // The receiver reported an outcome but did not settle. It waits until we, the sender, settle the delivery.
         if !settled && any {
             frame::write_disposition(self.output.tail(), channel, LinkRole::Sender, (first, last), outcome);
         }
@@ -1075,7 +1075,7 @@ impl<T> AmqpConnection<T> {
         let link = handle.and_then(|handle| session.links.get(&handle));
         frame::write(self.output.tail(), Layer::Amqp, channel, |out| {
             out.described_list(0x13, |fields| {
-                // The number of the peer's next transfer is unknown until the peer answers our begin.
+                // Until the peer answers our begin, we do not know the number of its next transfer.
                 match session.remote_channel {
                     Some(_) => fields.uint(session.next_incoming_id),
                     None => fields.null(),
@@ -1613,7 +1613,8 @@ mod tests {
         assert_eq!(connection.credit(LINK), 0);
         feed(&mut connection, &flow(100, 1, u32::MAX)).unwrap();
         assert_eq!(connection.credit(LINK), u32::MAX - 3);
-        // The peer reduces its window to two frames while three are already on their way, so nothing more may be sent.
+        // The peer reduces its window to two frames, but three frames are already on their way. So nothing more may be
+        // sent.
         feed(&mut connection, &flow(2, 1, 10)).unwrap();
         assert!(!connection.may_send(LINK));
     }
@@ -1633,8 +1634,9 @@ mod tests {
             written_frames(&mut connection);
         }
         assert_eq!(connection.sessions[&0].unsettled.len(), 1);
-        // Message 0 must stay unsettled, because none of these ranges is valid. The first range is reversed, the second
-        // begins after the last delivery, and the third would wrap around and contain all 32-bit numbers.
+        // Message 0 must stay unsettled, because all three ranges are invalid. The range 5..0 is reversed, and
+        // 10,000..10,005 begins after the last delivery. The last range would wrap around and contain all 32-bit
+        // numbers.
         for (first, last) in [(5, 0), (10_000, 10_005), (u32::MAX, u32::MAX - 1)] {
             assert_eq!(
                 feed(&mut connection, &settled(first, last, DeliveryOutcome::Accepted)).unwrap(),
@@ -1713,7 +1715,7 @@ mod tests {
     fn a_drain_is_answered_when_the_queue_is_empty_or_the_credit_used_up() {
         let message = || EncodedMessage::from(vec![7; 1000]);
         let begun = || opened(&[attach(1, LinkRole::Receiver, "q")]);
-        // After its only message, the sender has 4 of 5 credits left, and must return them with `complete_drain`.
+        // The sender uses only one of its five credits. `complete_drain` must return the other four.
         let mut connection = begun();
         feed(&mut connection, &drain(100, 5)).unwrap();
         assert!(connection.is_draining(LINK));
@@ -1892,8 +1894,8 @@ mod tests {
             });
             assert_eq!(ended.collect::<Vec<_>>(), expected, "{what}");
         }
-        // This message must arrive, because later transfers of a delivery may repeat or omit the fields of the first
-        // transfer.
+        // The second transfer of this message repeats the fields of the first transfer, and the third transfer omits
+        // them. Both are allowed, so the message must arrive.
         let mut connection = opened(&[sender()]);
         let pieces = [begun(true), begun(true), transfer_of(1, None, None, None, false)].concat();
         assert_eq!(feed(&mut connection, &pieces).unwrap().len(), 1);

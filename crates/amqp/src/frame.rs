@@ -390,7 +390,8 @@ mod tests {
         ] {
             assert!(decode(&mut BytesMut::from(&head[..]), 512).is_err(), "{head:x?}");
         }
-        // The decoder must reject these sizes, one too small and one too large, before it gets more bytes.
+        // The decoder must reject a wrong size before it gets more bytes. The first size is too small, and the other is
+        // too large.
         for size in [&[0, 0, 0, 7], &[0xff; 4]] {
             assert!(decode(&mut BytesMut::from(&size[..]), 512).is_err(), "{size:x?}");
         }

@@ -122,8 +122,8 @@ impl SaslClient {
         }
         let mut state = LoginState::ExpectOutcome;
         let response = match &self.login {
-            // Send an empty response instead of none, because the server would otherwise send a challenge first. For
-            // EXTERNAL, the empty response stands for the identity in the client's certificate.
+            // Send an empty response. Without any response, the server would send a challenge first. For EXTERNAL, the
+            // empty response stands for the identity in the client's certificate.
             ClientLogin::Anonymous | ClientLogin::External => Vec::new(),
             ClientLogin::Plain { user, password } => {
                 plain::message(user, password.reveal()).ok_or(LoginError::Forbidden)?
@@ -157,8 +157,8 @@ impl SaslClient {
                 self.state = LoginState::ExpectServerFinal(proof);
                 message
             }
-            // Some servers send server-final as a challenge instead of in the outcome, and expect an empty response
-            // before the outcome.
+            // Some servers send server-final in a challenge instead of in the outcome. They expect an empty response
+            // before they send the outcome.
             (LoginState::ExpectServerFinal(proof), _) if proof.is_proved_by(challenge) => {
                 self.state = LoginState::ExpectOutcome;
                 String::new()

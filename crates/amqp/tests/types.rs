@@ -84,8 +84,8 @@ fn every_primitive_encoding_has_its_value_and_its_length() {
 
 #[test]
 fn every_width_of_a_format_code_is_known_from_its_high_half() {
-    // The upper half of a format code, its subcategory, determines the length of the value (§1.2), even for codes to
-    // which the specification assigns no type.
+    // The upper half of a format code (its subcategory) determines the length of the value (§1.2). This is so even for
+    // codes to which the specification assigns no type.
     for (high, width) in [(0x4_u8, 0), (0x5, 1), (0x6, 2), (0x7, 4), (0x8, 8), (0x9, 16)] {
         for low in 0..16 {
             assert_length(&[&[high << 4 | low][..], &filler(width)].concat());

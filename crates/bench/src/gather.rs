@@ -235,16 +235,16 @@ pub(super) fn relay(
             .map(|row| row.failed)
             .fold(0, u64::saturating_add)
     });
-    // Begin with an empty queue for mailrun's own relay. If mail may still be in the relay's queue, the caller later
-    // replaces this with the real queue (`record_queue`).
+    // Assume that the queue of mailrun's own relay is empty. If the queue may still contain mail, the caller later
+    // replaces this value with the real queue (`record_queue`).
     let queued = relay.is_own().then(Ledger::default);
     Some(BenchRelayResults { party, queued, given_up, notes: remarks })
 }
 
 fn relay_party(relay: &Relay, cpus: Option<&CpuList>, own: Option<&Record>) -> Option<Party> {
     relay.role()?;
-    // Only mailrun's own relay writes a run record. For other servers, the figures of such a record are unknown, for
-    // example the number of workers.
+    // Only mailrun's own relay writes a run record. For other servers, figures such as the number of workers are
+    // unknown.
     let known = own.and_then(|record| record.parties.iter().find(|party| party.role == Role::Relay));
     Some(Party {
         durability: relay.durability(),
@@ -465,8 +465,8 @@ pub(super) fn close_account(
         has_reply_for_each: source.workload.protocol == "lmtp",
         arrivals: sink.and_then(arrivals),
         queue,
-        // The source does not see deliveries, so it counts accepted messages as in flight. Subtract them from this
-        // count, so that only messages without a reply stay open.
+        // The source does not see deliveries, so it counts accepted messages as in flight. Subtract the accepted
+        // messages, so that only messages without a reply count as open.
         open: ledger.in_flight.unwrap_or_default().saturating_sub(accepted),
         overflow: ledger.overflow.unwrap_or_default(),
     };

@@ -529,8 +529,8 @@ impl PartyProcess {
     /// Kills the process, if it still runs, and all processes that belong to it. Then gets the exit status of the
     /// process, and waits until the rest of its output has been read.
     fn reap(&mut self) -> std::io::Result<ExitStatus> {
-        // These signals cannot hit a foreign process, because the kernel reuses the IDs of the process and its group
-        // only after the wait below. Kill surviving children as well, because they would keep the output pipe open.
+        // Kill surviving children as well, because they would keep the output pipe open. The signals cannot hit a
+        // foreign process, because the kernel reuses the IDs of the process and its group only after the wait below.
         if self.scope == ProcessScope::Tree {
             // Kill each process of the tree separately, because some may have left the process group that is killed
             // next.
@@ -606,7 +606,8 @@ fn as_pid(number: u32) -> Option<Pid> {
 /// sends each event in it to the bench.
 fn read_events(stdout: impl BufRead, mut transcript: File, role: Role, events: &Sender<(Role, LiveEvent)>) {
     for line in stdout.split(b'\n').map_while(Result::ok) {
-        // Ignore a failed write, because a full disk must not stop the run, and the record at the end reports it.
+        // Ignore a failed write, because a full disk must not stop the run. If the disk is still full at the end, the
+        // bench reports that it cannot write the record.
         let _ = transcript.write_all(&line).and_then(|()| transcript.write_all(b"\n"));
         if let Some(event) = LiveEvent::from_line(&String::from_utf8_lossy(&line)) {
             // Ignore an error, because a bench that no longer listens is already stopping the process.
@@ -686,7 +687,7 @@ mod tests {
 
     #[test]
     fn a_daemon_that_keeps_its_output_open_does_not_hold_up_the_bench() {
-        // The bench kills the process group of this sink, but no processes outside the group. Wait until the daemon has
+        // The bench kills the process group of this sink, and the daemon must survive. So wait until the daemon has
         // left the group for a session of its own (field 6 of its stat file).
         let script = "setsid sleep 600 & until [ \"$(cut -d' ' -f6 /proc/$!/stat)\" = $! ]; do :; done; echo $!";
         let mut shell = shell(script);
@@ -732,7 +733,8 @@ mod tests {
 
     #[test]
     fn its_processor_time_is_complete_though_it_has_ended() {
-        // `poll` must read the CPU time between the exit and the reaping of a process, so that nothing is missing.
+        // `poll` must read the CPU time after the process has exited and before it is reaped. An earlier value would be
+        // incomplete.
         let mut shell = shell("i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done");
         wait(&mut shell.process);
         let usage = shell.process.observation().usage;

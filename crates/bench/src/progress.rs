@@ -73,7 +73,7 @@ impl LatestProgress {
 
     pub(super) fn update_sink(&mut self, progress: LiveProgress) {
         if self.sink.is_none() {
-            // Clear the rate, because it counted accepted messages before, and counts delivered messages from now on.
+            // So far, the rate counted accepted messages. From now on, it counts delivered messages, so start it again.
             self.rate.clear();
         }
         self.sink = Some(progress);

@@ -651,9 +651,9 @@ mod tests {
     #[test]
     fn the_wait_ends_when_what_was_accepted_is_there_and_not_when_as_much_else_is() {
         let quiet = Duration::from_millis(150);
-        // Each report of the sink has the number of messages that have arrived, and the number of mailboxes that the
-        // sink cannot read. The server has accepted 10 messages. If `has_last` is false, one of them never arrives,
-        // even if 10 messages arrive.
+        // The server has accepted 10 messages. Each report of the sink has two numbers: the messages that have arrived,
+        // and the mailboxes that the sink cannot read. If `has_last` is false, one accepted message never arrives, even
+        // if the sink reports 10 messages.
         for (situation, reports, has_last, expected) in [
             ("all", vec![(10, 0)], true, Completeness::All),
             ("one whose 250 was lost instead of one that was accepted", vec![(10, 0)], false, Completeness::NotAll),

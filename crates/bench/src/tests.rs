@@ -211,7 +211,7 @@ fn a_run_is_folded_written_and_reported() {
     assert_eq!(record.parties.len(), 2);
     assert!(record.parties.iter().all(|party| party.user_s.is_some() && party.command.len() > 5));
     assert_eq!(outcome.directory, fixture.results());
-    // Compare the text, because a number that is parsed again may differ in its last digit.
+    // Compare JSON texts instead of records, because parsing may change the last digit of a number.
     let written = read(&fixture.results().join("run.json"));
     assert_eq!(written, format!("{}\n", record.to_json().expect("JSON")));
     assert!(Record::from_json(written.as_bytes()).is_ok());
@@ -286,7 +286,7 @@ fn a_sink_that_dies_behind_a_relay_fails_the_run_and_the_sources_figures_stay() 
     // The sink reports an HTTP address, as every sink behind a relay does, but nobody listens there any more.
     let sink = DYING.replace("\"http\":null", "\"http\":\"127.0.0.1:1\"");
     fs::write(fixture.place.path().join("sink.sh"), sink).expect("written");
-    // One message was refused, so the counts alone do not tell the bench whether all accepted messages have arrived.
+    // If a message was refused, the bench does not rely on the sink's count. It asks the sink which messages it has.
     let mut source = source_record();
     source.ledger.created = Some(UNITS + 1);
     source.ledger.rejected = Some(1);

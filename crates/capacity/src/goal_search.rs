@@ -81,9 +81,9 @@ impl GoalSearch {
 
     /// Returns the result so far, at any point of the search.
     pub(crate) fn outcome(&self, facts: &SearchFacts) -> GoalOutcome {
-        // Each level of the search finds a lower and an upper bound of the capacity, more precisely than the level
-        // before. Take each bound from the most precise level that has found one. Skip a bound of a less precise level
-        // if it contradicts the other bound, for example a lower bound above the upper bound.
+        // Each level of the search bounds the capacity more precisely than the level before, so begin with the last
+        // level. Use an upper or lower bound of an earlier level only if no later level has found such a bound. Skip a
+        // bound that contradicts the opposite bound, for example a lower bound above the upper bound.
         let mut lower: Option<f64> = None;
         let mut upper: Option<f64> = None;
         for level in facts.levels[..=self.level].iter().rev() {

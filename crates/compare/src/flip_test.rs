@@ -70,8 +70,9 @@ pub(crate) fn adjusted_p(family: &[&[f64]], draws: usize, seed: u64) -> Vec<f64>
         }
     };
     if rounds <= MAX_EXACT_ROUNDS {
-        // Flipping every round only changes the sign of the sum, and the statistic ignores the sign. It is therefore
-        // enough to count the flips that leave the last round unchanged.
+        // Flipping all rounds only changes the sign of the sum, and the statistic ignores the sign. So each combination
+        // of flips and its opposite give the same statistic. Count only the combinations that leave the last round
+        // unchanged.
         let all = 1_u32 << rounds.saturating_sub(1);
         (0..all).for_each(|signs| count(&signs.to_le_bytes()));
         return reached.iter().map(|reached| *reached as f64 / f64::from(all)).collect();

@@ -32,9 +32,8 @@ fn outside(a: usize, b: usize, risk: f64) -> Option<usize> {
 /// Every sort order of all values is then equally likely. U is the number of pairs in which B's value is greater than
 /// A's. Element `u` of the result is the probability that U equals `u`.
 fn u_probabilities(a: usize, b: usize) -> Vec<f64> {
-    // After each outer pass, `with_b[k][u]` is the probability that B's value is greater in `u` pairs, for `from_a`
-    // values of A and `k` values of B. The inner loop adds up two cases: the greatest value is either one of B's or one
-    // of A's.
+    // After each pass of the outer loop, `with_b[k]` is the distribution of U for `from_a` values of A and `k` values
+    // of B. The inner loop adds up two cases: either B or A has the greatest value.
     let mut with_b = vec![vec![1.0]; b + 1];
     for from_a in 1..=a {
         for from_b in 1..=b {

@@ -296,7 +296,8 @@ impl PairedMetric {
             is_beyond_margin: finding.is_beyond_margin,
             more_rounds: finding.verdict.more_rounds(),
             // The ratio's interval reaches from about ratio / f to ratio · f, where f is √(upper / lower). The interval
-            // excludes 1, and so shows a difference, only if the ratio is above f or below 1 / f.
+            // shows a difference if it excludes 1. This requires a ratio above f or below 1 / f, so f − 1 is about the
+            // smallest difference that can be seen.
             resolution: finding.interval.map(|(lower, upper)| (upper / lower).sqrt() - 1.0),
             finding,
         }

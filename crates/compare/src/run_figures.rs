@@ -35,9 +35,9 @@ pub fn difference(left: &Record, right: &Record) -> Option<(&'static str, String
 /// Returns facts about a run's load and host, such as message size and processor. Runs are compared only if all these
 /// facts are the same, because other loads or hosts give other figures.
 pub(super) fn traits(record: &Record) -> Vec<RunTrait> {
-    // Name every field instead of using `..`. Somebody who adds a field must then decide whether it has to be the same
-    // in all runs, because this code does not compile before that. The fields that are ignored here do not change the
-    // work that a message causes.
+    // Name every field instead of using `..`, so that this code does not compile if somebody adds a field. This person
+    // must then decide whether the field has to be the same in all runs. The fields that are ignored here do not change
+    // the work that a message causes.
     let Workload {
         messages: _,
         duration_limit_s: _,

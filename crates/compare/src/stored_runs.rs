@@ -346,8 +346,8 @@ impl StoredComparison {
         if !self.missing.is_empty() {
             return ComparisonOutcome::MetricMissing;
         }
-        // Ignore the shares of failed mail unless a metric is a regression. A single failed message neither proves nor
-        // rules out a regression, so it alone could make the outcome `Undecided`.
+        // Look at the shares of failed mail only if a metric is a regression. Otherwise, a single failed message could
+        // make the outcome `Undecided`, because it neither proves nor rules out a regression.
         let worse = self.metrics.iter().any(|row| row.finding.is_regression(limit));
         let figures = || self.metrics.iter().filter(|row| worse || !row.name.ends_with(SHARE_UNIT));
         ComparisonOutcome::of_findings(|| figures().map(|row| &row.finding), limit)
@@ -724,7 +724,7 @@ mod tests {
         let mut failing = sound("b");
         failing.runs[3].1.ledger.failed = Some(7);
         assert_eq!(outcome(&failing, &exhausted("a", &ours)), ComparisonOutcome::RunFailed);
-        // The source ran out of ports, but the verdict blames the server for some of the failures. So the run failed.
+        // This source ran out of ports, but the server caused some of the failures, so the run failed.
         let theirs = exhausted("b", &[Cause::Failed, Cause::Exhausted]);
         assert_eq!(outcome(&theirs, &sound("a")), ComparisonOutcome::RunFailed);
         // Mail is missing because mailrun ran out of a resource, so it must not count as lost by the server.

@@ -114,10 +114,9 @@ fn are_one(left: &str, right: &str) -> bool {
 fn with(base: &Record, place: usize, figure: &Figure, value: f64) -> Record {
     let mut record = base.clone();
     let row = &mut record.stages[place];
-    // Without bytes, no form shows bytes per second, which would change together with the rate.
+    // Set the bytes to 0, so that no form shows bytes per second, which would change together with the rate.
     row.bytes = 0;
     (figure.set)(row, value);
-    // Miss a threshold, because the reason for this must contain the value as well.
     let limit = if figure.metric == "rate" { "<= 0/s" } else { "<= 0s" };
     let protocol = if record.mades.is_some() { RunProtocol::Mades } else { RunProtocol::Smtp };
     let expression = format!("{}.{} {limit}", record.stages[place].name.name(), figure.metric);
@@ -135,8 +134,8 @@ fn check(base: &Record, place: usize, figure: &Figure, old: f64, new: f64) {
     let (before, after) = (with(base, place, figure, old), with(base, place, figure, new));
     let row = &after.stages[place];
     let what = format!("{}.{}", row.name.name(), figure.metric);
-    // Most forms have times in milliseconds, and some in seconds. Prometheus has the sum of all times, which is the
-    // mean multiplied by the count.
+    // Most forms show a time in milliseconds, and some show it in seconds. The Prometheus form shows the sum of all
+    // times, which is the mean multiplied by the count.
     let values = |value: f64| [value, value / 1e3, value / 1e3 * row.count as f64];
     let is_last = place + 1 == after.stages.len();
     for ((form, old_text), (_, new_text)) in forms(&before).iter().zip(&forms(&after)) {

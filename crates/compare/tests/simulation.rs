@@ -191,7 +191,7 @@ fn undecided_differences_are_decided_by_the_rounds_that_are_asked_for() {
         let later = Simulation { rounds: 20 + more_rounds.min(400), ..first };
         let is_decided = !matches!(later.of_neighbours(&runs)[0].verdict, MetricVerdict::Undecided { .. });
         all.push(is_decided);
-        // Here the metric's own interval excludes 1. It is undecided only because all metrics are tested together.
+        // If the metric's own interval excludes 1, it is undecided only because all metrics are tested together.
         if finding.interval.is_some_and(|(_, upper)| upper < 1.0) {
             alone.push(is_decided);
         }

@@ -781,7 +781,8 @@ impl FileSystem {
     /// power cut.
     fn make_own_names_durable(&mut self, inode: Inode) {
         let mut own = BTreeSet::from([inode]);
-        // Go backwards, so that the directory of a name is in `own` before the loop reaches the directory's creation.
+        // Go backwards, because a directory is created before its files. The loop then adds the directory to `own`
+        // before it reaches the directory's creation.
         for (change, _) in self.changes.iter().rev() {
             if own.contains(&change.inode()) {
                 own.extend(change.directories());
@@ -971,7 +972,7 @@ impl FileSystem {
                             names.insert(name, *new);
                             continue;
                         }
-                        // A rename that is not atomic can leave a directory with two names. Keep only the first name.
+                        // If a directory has a second name, keep only the first name.
                         let Some(below) = old.remove(&inode) else { continue };
                         let new = self.next;
                         self.next += 1;

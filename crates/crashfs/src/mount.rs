@@ -451,9 +451,9 @@ impl State {
     }
 
     fn can_have(&self, operation: Operation, fault: Fault) -> bool {
-        // A segment of the spool is in use only once its header is durable. Its name alone does not show that, because
-        // it may become durable earlier, when the directory is synced for another file. Exclude the spool's file
-        // `newest`, which is not a segment: the spool accepts mail even if this file cannot be written.
+        // A segment of the spool is in use only once its header is durable. A durable name is not enough, because a
+        // sync of the directory for another file makes the name durable as well. Exclude the spool's file `newest`,
+        // because it is not a segment, and the spool accepts mail even if this file cannot be written.
         let is_used = |inode| {
             self.files.is_durably_named(inode)
                 && self.files.has_durable_header(inode)

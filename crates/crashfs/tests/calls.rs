@@ -79,8 +79,8 @@ proptest! {
         files.set_profile(Profile::ALL[profile]);
         let mut rng = StdRng::seed_from_u64(seed);
         acts.into_iter().for_each(|one| act(&mut files, &mut rng, one));
-        // End with a call, because the log stores the time only with a call. Otherwise, it would lack the time that
-        // `act` has set since the last call.
+        // The log stores the time only together with a call. The last `act` may have set the time without a successful
+        // call, so end with a call.
         files.turn_off();
         let place = tempfile::tempdir().unwrap();
         let log = stored(&mut files, place.path());
@@ -130,7 +130,7 @@ fn a_damaged_log_says_what_is_wrong() {
         let error = StoredCalls::read(&path, &data).unwrap_err().to_string();
         assert!(error.contains(said), "{text}: {error}");
     }
-    // A log that can be read may still contain calls that are impossible.
+    // Each of these logs can be read, but its second call is impossible, so the replay must fail.
     for (from, to) in [
         ("\"inode\":2,\"at\":0", "\"inode\":9,\"at\":0"),
         ("\"at\":0,", "\"at\":18446744073709551615,"),

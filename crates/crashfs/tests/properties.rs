@@ -75,8 +75,8 @@ proptest! {
         for (number, sector) in left.chunks(SECTOR).enumerate() {
             let at = |file: &Vec<u8>, byte: usize| file.get(number * SECTOR + byte).copied().unwrap_or(0);
             let is_whole = |file: &Vec<u8>| (0..sector.len()).all(|byte| sector[byte] == at(file, byte));
-            // Only a sector that had only zeros at the last sync can be torn. It then begins like one of the contents
-            // in `past`, and ends with zeros.
+            // A power cut may tear a sector (write only its beginning) only if the sector had only zeros at the last
+            // sync. The sector then begins like one of the contents in `past`, and ends with zeros.
             let end = sector.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
             let is_begun = |file: &Vec<u8>| (0..end).all(|byte| sector[byte] == at(file, byte));
             let was_zeros = (0..SECTOR).all(|byte| at(&past[0], byte) == 0);

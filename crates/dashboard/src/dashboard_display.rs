@@ -291,8 +291,8 @@ impl<'a> DashboardScreen<'a> {
 
     fn new_terminal(&self) -> io::Result<Terminal<CrosstermBackend<FrameBytes>>> {
         let options = TerminalOptions { viewport: Viewport::Fixed(self.area) };
-        // Do not use `Terminal::clear`, because it would ask the terminal for the cursor's position, with a sequence
-        // that is written to standard output.
+        // Do not use `Terminal::clear`, because it would ask the terminal for the cursor's position, and write this
+        // request to standard output.
         self.frame.0.borrow_mut().extend_from_slice(CLEAR);
         Terminal::with_options(CrosstermBackend::new(self.frame.clone()), options)
     }

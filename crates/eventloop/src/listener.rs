@@ -88,8 +88,8 @@ pub fn adopt(socket: &OwnedFd, endpoint: &Endpoint) -> io::Result<()> {
 const SOCKET_MODE: u32 = 0o666;
 
 fn listen_unix(path: &Path) -> io::Result<OwnedFd> {
-    // Remove the socket of a killed server, which refuses connections. Other files refuse them as
-    // well, so remove the file only if it is a socket.
+    // A killed server leaves its socket behind. Remove this socket, which refuses connections. Other
+    // files also refuse connections, so check first that the file is a socket.
     let is_socket = std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket());
     if is_socket && try_connect(path) == Err(Errno::CONNREFUSED) {
         std::fs::remove_file(path)?;

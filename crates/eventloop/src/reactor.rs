@@ -277,7 +277,7 @@ impl Reactor {
     }
 
     fn new(options: WorkerOptions) -> io::Result<Self> {
-        // Create the wake queue before unsharing the descriptor table, because other threads write to its descriptor.
+        // Other threads write to the wake queue's descriptor, so create it while they still share the descriptor table.
         let wake_queue = Arc::new(WakeQueue::new()?);
         if options.fd_table == FdTable::Private {
             // Ignore an error, because the worker still works with a shared descriptor table, only more slowly.
@@ -330,7 +330,7 @@ impl Reactor {
         let mut ready = Vec::new();
         let mut woken = Vec::new();
         loop {
-            // Swap the list out of its cell before polling, because polled tasks may add tasks for the next round.
+            // Take the list of ready tasks before polling, because polled tasks may add tasks for the next round.
             std::mem::swap(&mut *self.ready_tasks.borrow_mut(), &mut ready);
             for batch in ready.chunks(BATCH_EVENTS) {
                 batch.iter().for_each(|task| self.poll(*task));

@@ -273,11 +273,11 @@ impl LocustWorker {
     fn heartbeat(&mut self, now: Duration) {
         let state = match self.load {
             LoadState::Idle => UserState::Ready,
-            // Report this worker as ready, because it has registered for the next test, and the master can begin that
+            // The worker has ended its part of the test and registered for the next test. The master begins the next
             // test once enough workers are ready.
             LoadState::Ending if self.next_target.is_none() => UserState::Ready,
-            // Report this worker as ready, because a new master starts its test once enough workers are ready. If the
-            // master's test still runs, the master sends the number of users (`spawn`) again, and the load goes on.
+            // The worker has registered again. A new master starts its test only once enough workers are ready. If the
+            // test still runs, the master sends the number of users (`spawn`) again, and the load goes on.
             _ if self.resumes => UserState::Ready,
             _ => UserState::Running,
         };
@@ -374,8 +374,8 @@ impl LocustWorker {
         self.has_locustfile = target.run_id.is_some();
         self.resumes = false;
         let is_of_another_test = target.run_id.is_some() && target.run_id != self.run_id;
-        // Drop the remaining counts of a load that has sent its last report or that belongs to another test. Otherwise
-        // they would count for the new test.
+        // This `spawn` begins a new test, but the load of the old test has not ended yet. Drop the old load's remaining
+        // counts. Otherwise they would count for the new test.
         if self.load == LoadState::Ending || (is_of_another_test && self.load != LoadState::Idle) {
             self.is_superseded = true;
             self.drain(self.limits.drain, now);
@@ -782,7 +782,7 @@ mod tests {
             (&IDLE, MasterCommand::Quit, left),
             (&BUSY, MasterCommand::Quit, left),
         ] {
-            // Test an old load that is active, and one that drains because the old master has stopped the test.
+            // The old load is active or, if `is_stopped` is set, drains because the old master has stopped the test.
             for is_stopped in [false, true] {
                 let situation = format!("{command:?} {status:?} {is_stopped}");
                 let mut worker = registered();

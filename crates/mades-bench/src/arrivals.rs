@@ -155,7 +155,7 @@ fn event(run_state: &MadesRunState, message: &DecodedMessage, now: Duration) -> 
         record_event(run_state, sequence, state.as_ref(), &text(&event.error_code), &text(&event.error_message), now);
         return Ownership::Own;
     }
-    // An event with another run's identity is foreign, but an event without identity may belong to this run.
+    // An event that names a message of another run is foreign. An event without identity may belong to this run.
     let Some(id) = event.message_id.as_deref().filter(|_| event.identity().is_none()) else {
         return Ownership::Foreign;
     };
@@ -414,7 +414,8 @@ mod tests {
         let refusal = message(&[about, (names::ERROR_CODE, "E1")], |body| body.described_binary(0x75, b""));
         let accepted = message(&[about, (names::MESSAGE_ID, "id-1")], |body| body.described_binary(0x75, b""));
         let failure = message(&[about], |body| body.described_string(0x77, "FAILED"));
-        // This event names the same document only by the endpoint's own id, and must count as the same failure.
+        // This event names the document by `id-1`, the id from the endpoint's reply `accepted`. The event reports the
+        // same failure as `failure`.
         let failure_by_id = message(&[(names::MESSAGE_ID, "id-1")], |body| body.described_string(0x77, "FAILED"));
         let steps = [
             (ReceiveQueue::Reply, &refusal, (1, 0)),

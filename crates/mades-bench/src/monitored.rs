@@ -87,8 +87,8 @@ impl MadesLoad {
 
     fn record_stalls(&mut self, now: Duration) {
         let mut tracker = self.state.tracker.borrow_mut();
-        // If a message is due although the limit of messages in flight is not reached, something holds up the sender: a
-        // lost connection, or missing credit.
+        // The sender is held up if a message is due and the limit of messages in flight is not reached. The cause is a
+        // lost connection or missing credit.
         let is_held_up = tracker.has_room() && matches!(self.state.pacer.borrow().next(now), PacerAction::Create(_));
         let first_open = tracker.waterfall.take_span(MessageStage::Created).map(|(first, _)| first);
         let (first, last) = tracker.waterfall.take_span(MessageStage::Settled).unzip();

@@ -112,8 +112,8 @@ pub(super) enum OutageEnd {
 
 impl MadesRunState {
     pub(super) fn new(mut options: MadesOptions, run: RunId, mut payloads: RunPayloads, now: Duration) -> Self {
-        // No latency is recorded for a message that arrives after the time-out. To check the thresholds, the time-out
-        // must therefore be at least as long as the longest time in a threshold.
+        // Raise the time-out to the longest time in a threshold. The bench records no latency for a message that
+        // arrives after the time-out, so it could not check a longer threshold.
         let shapes = options.market.iter().flat_map(|market| &market.shapes).flat_map(MarketShape::thresholds);
         let asked = options.thresholds.iter().chain(&options.abort_on).chain(shapes);
         let longest = asked.filter_map(Threshold::within).max().unwrap_or_default();

@@ -127,8 +127,8 @@ async fn next_message(run_state: &MadesRunState, sender: &SenderLink, timer: &Ti
 }
 
 fn create(run_state: &MadesRunState, since: Duration, now: Duration, was_early: bool) -> u64 {
-    // Record the lag only if the sender slept until the due time, because the lag is then caused by its late wake-up.
-    // Otherwise, earlier messages or a limit of messages in flight have delayed this message.
+    // The lag tells how late the sender wakes up, so record it only if the sender slept until the due time. Otherwise,
+    // earlier messages or a limit of messages in flight have delayed this message.
     if was_early {
         run_state.lag.borrow_mut().record(now.saturating_sub(since));
     }

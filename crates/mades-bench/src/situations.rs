@@ -42,7 +42,7 @@ fn run(ways: &[Way], per_s: f64, timeout: f64, max_in_transit: u64, thresholds: 
     let mut tracker = MessageTracker::new(MadesMode::Endpoint.into(), ways.len(), s(timeout));
     tracker.waterfall.is_open_loop = true;
     let mut lag = Latencies::default();
-    // The last field is true for the creation of a message, and false for its arrival.
+    // The `bool` is true for the creation of a message, and false for its arrival.
     let mut events: Vec<(Duration, usize, bool)> = Vec::new();
     for (number, way) in ways.iter().enumerate() {
         let due = ZERO + s(number as f64 / per_s);
@@ -523,8 +523,8 @@ fn a_busy_host_excuses_what_it_explains() {
 
 #[test]
 fn no_more_messages_are_in_transit_than_there_are() {
-    // The lost message is in transit until its time-out of 60 s, but the others for only 1 ms. On average, about one
-    // message is therefore in transit.
+    // One message is lost and stays in transit for 60 s, until its time-out. The other 99 messages are in transit for
+    // only 1 ms each. So the average is about one message in transit.
     let ways = each(vec![Way::Arrives { lag: 0.0, took: 0.001 }; 100], 100, Way::Lost { lag: 0.0 });
     let record = run(&ways, 1_000.0, 60.0, 1_000, &[]);
     let mean = record.mades.as_ref().unwrap().in_transit_mean;

@@ -265,7 +265,7 @@ pub(super) fn fate(mode: MadesMode, flags: MessageFlags, wait: WaitState) -> Mad
 pub(super) fn is_finished(path: MessagePath, flags: MessageFlags) -> bool {
     let is_answered = !path.stages().contains(&MessageStage::Replied) || flags.has(MessageStage::Replied);
     let is_given_up = flags.contains(MessageFlags::REFUSED) || (flags.contains(MessageFlags::FAILED) && is_answered);
-    // After an acknowledgement document that rejects the message, do not wait for one that accepts the message.
+    // If an acknowledgement document has rejected the message, do not wait for another acknowledgement document.
     let is_declined = flags.contains(MessageFlags::DECLINED);
     let reached = if is_declined { flags.with(MessageStage::Acknowledged) } else { flags };
     flags.contains(MessageFlags::RETURNED)

@@ -412,7 +412,8 @@ impl MessageTracker {
     /// Returns true if a message reaches a stage for the first time. Otherwise counts a duplicate, or a redelivery if
     /// the connection was cut after the first time.
     fn is_new(&mut self, sequence: u64, stage: MessageStage, queue: ReceiveQueue) -> bool {
-        // Recognise a redelivery by message and stage, because one queue carries several different events of a message.
+        // One queue carries several events of a message, each for another stage. So recognise a redelivery by the
+        // message and the stage.
         let mark = sequence * MessageStage::ALL.len() as u64 + stage as u64;
         let deliveries = &mut self.recent_deliveries[queue as usize];
         let flags = self.history.flags(sequence);

@@ -56,8 +56,8 @@ pub(super) fn conclude(record: &Record, mades: &Mades) -> Verdict {
         false => reason,
     }));
     reasons.extend(refusals(record, mades));
-    // A threshold for a fate such as `lost` replaces the built-in rule for this fate, so remove the reason that the
-    // rule gave. Keep reasons for `Rejected` and `Failed`, because `refusals` already omits fates with a threshold.
+    // If the user has set a threshold for a fate such as `lost`, only the threshold decides. So remove the reason that
+    // the built-in rule gave. Keep `Rejected` and `Failed`, because `refusals` already omits fates with a threshold.
     let is_left = |cause: Cause| Fate::ALL.into_iter().any(|fate| fate.cause() == cause && has_threshold(record, fate));
     reasons.retain(|reason| matches!(reason.cause, Cause::Rejected | Cause::Failed) || !is_left(reason.cause));
     reasons.extend(threshold_reasons(record));
@@ -642,8 +642,8 @@ mod tests {
         let nobody = silent(|_, _| {});
         assert_eq!((nobody.why.as_str(), nobody.outcome), (sentence, Some(Outcome::Fail)), "{nobody:?}");
         for change in [
-            // Each of these changes rules out that the outbox is unread: a reply arrives, messages are rejected, the
-            // broker accepts no message, or there is no outbox.
+            // After each of these changes, an unread outbox does not explain the run: a reply arrives, messages are
+            // rejected, the broker accepts no message, or there is no outbox.
             (|record, _| record.stages[3].count = 1) as fn(&mut Record, &mut Mades),
             |record, _| (record.ledger.lost, record.ledger.rejected) = (Some(1), Some(199_999)),
             |record, _| record.stages[2].count = 0,

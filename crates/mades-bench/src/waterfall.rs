@@ -137,7 +137,7 @@ impl Waterfall {
 
     /// Records that a message reaches a stage for the first time, but after its time-out.
     pub(super) fn late(&mut self, sequence: u64, stage: MessageStage, now: Duration) {
-        // Use zero as the due time, because it is known only while a message is in flight, and this one has timed out.
+        // Use zero as the due time, because the bench forgets a message's due time when the message times out.
         self.add(sequence, stage, now, Reach { at: now, due: Duration::ZERO, latency: None });
         self.count_second(stage, now);
     }

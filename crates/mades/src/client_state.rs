@@ -147,8 +147,8 @@ impl AmqpClientState {
 
     /// Writes the frames that are due into the output buffer. They return credit and settle messages.
     pub(crate) fn prepare_output(&mut self) {
-        // If the peer has asked to drain a link, return the remaining credit. No task needs it, because every task that
-        // waited for credit has run since the peer asked.
+        // If the peer has asked to drain a link, return the remaining credit. Since then, every task that waited for
+        // credit has run, so no task needs the remaining credit.
         for slot in self.links.iter().filter(|slot| slot.role == LinkRole::Sender) {
             self.amqp.complete_drain(slot.id);
         }

@@ -166,8 +166,8 @@ impl<Io: AsyncRead + AsyncWrite + Unpin> ConnectionDriver<Io> {
             self.timer.as_mut().reset(deadline);
         }
         if self.heartbeat_interval.is_none() && state.amqp().is_open() {
-            // Send heartbeats twice within the idle timeout of the peer, because a heartbeat may be late. Treat a
-            // timeout below 2 ms as 2 ms, so that the interval is at least 1 ms.
+            // Send a heartbeat after half of the peer's idle timeout, because a heartbeat may be late. Treat a timeout
+            // below 2 ms as 2 ms, so that the interval is at least 1 ms.
             let limit = state.amqp().peer_idle_timeout_ms().map(|limit| Duration::from_millis(u64::from(limit.max(2))));
             self.heartbeat_interval = Some(limit.map_or(self.idle_timeout, |limit| limit / 2));
             self.timer.as_mut().reset(Instant::now());

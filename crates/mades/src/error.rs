@@ -102,7 +102,8 @@ pub(crate) fn of_detach(queue: &str, scope: Scope, error: &PeerError) -> Error {
         "amqp:resource-locked" => Error::QueueHeld { queue, why },
         "amqp:link:stolen" => Error::LinkStolen { queue, why },
         "amqp:unauthorized-access" => Error::NotPermitted { queue, why },
-        // Artemis reports both a held and a missing queue as amqp:internal-error or amqp:not-allowed, so read the text.
+        // Artemis uses amqp:internal-error or amqp:not-allowed both if another consumer holds the queue and if the
+        // queue does not exist. Only the text tells which of the two it is.
         _ if why.contains("exclusive") => Error::QueueHeld { queue, why },
         _ if why.contains("does not exist") => Error::MissingQueue { queue, why },
         _ => Error::Detached { queue, scope, why },
@@ -120,7 +121,7 @@ pub(crate) fn of_refusal(queue: &str) -> Error {
 pub(crate) fn of_violation(queue: &str, message_limit: u64, scope: Scope, violation: &Violation) -> Error {
     match violation.condition {
         Violation::MESSAGE_SIZE => Error::Oversized { queue: queue.to_owned(), limit: message_limit },
-        // Do not blame the broker, because this client itself limits the bytes of incomplete messages.
+        // The broker is not at fault, because the limit on the bytes of incomplete messages is this client's own.
         Violation::RESOURCE_LIMIT => Error::Misuse(format!("{queue}: {}", violation.description)),
         _ => Error::PeerMisbehaved { ended: format!("the {scope} of {queue}"), why: violation.to_string() },
     }
@@ -211,8 +212,8 @@ fn of_login(attempt: &OpenAttempt<'_>, error: &LoginError) -> Error {
     match error {
         LoginError::NotOffered if attempt.mechanism == "ANONYMOUS" => attempt.rejected(),
         LoginError::NotOffered | LoginError::NoSasl => Error::NoSuchMechanism { address, mechanism: attempt.mechanism },
-        // RabbitMQ accepts SASL ANONYMOUS from every client, but then asks clients without rights for SASL again
-        // (AMQP 1.0 part 2 §2.2), which counts as a rejected login.
+        // RabbitMQ accepts SASL ANONYMOUS from every client. If the client has no rights, RabbitMQ then asks for SASL
+        // again (AMQP 1.0 part 2 §2.2). This counts as a rejected login, too.
         LoginError::Rejected | LoginError::Unproven => attempt.rejected(),
         LoginError::Unavailable => Error::Closed { why: error.to_string() },
         LoginError::Forbidden => Error::Misuse(error.to_string()),
@@ -252,7 +253,7 @@ pub(crate) fn of_first_bytes(address: &str, greeting: &[u8]) -> Option<Error> {
     let address = address.to_owned();
     match greeting {
         [] => None,
-        // These bytes begin a TLS alert or a TLS handshake record, with which a TLS server answers plain text.
+        // A TLS server answers plain text with a TLS alert or a TLS handshake record. These bytes begin such records.
         [0x15 | 0x16, 0x03, ..] => Some(Error::TlsPeer { address }),
         greeting if greeting.starts_with(&b"AMQP"[..greeting.len().min(4)]) => None,
         greeting => Some(Error::NotAmqp { address, found: shown(greeting) }),

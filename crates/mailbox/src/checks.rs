@@ -114,7 +114,8 @@ pub fn check(data: &[u8]) {
     let options = WatchOptions { whole: choice & 1 > 0, starts_tls: choice & 2 > 0, ..options() };
     let options = Arc::new(options);
     if choice & 4 > 0 {
-        // Pass the input line by line, because the driver must handle each message before it passes more input.
+        // Pass the input line by line. After each message that a session reports, `pop` must call `handled` before it
+        // passes more input.
         let _ = pop(
             &options,
             Some(Listing::default()),
@@ -125,8 +126,8 @@ pub fn check(data: &[u8]) {
         return;
     }
     let position = (choice & 8 > 0).then(|| Position::new(7, 12));
-    // The session must give the same results whether the input comes in one piece or byte by byte. STARTTLS is an
-    // exception: the session then discards all bytes that come in one piece with the permission to start TLS.
+    // The results must not depend on whether the input comes in one piece or byte by byte. STARTTLS is an exception,
+    // because the session discards bytes that come in the same piece as the permission to start TLS.
     let whole = imap(&options, position.clone(), &mut std::iter::once(input));
     let cut = imap(&options, position, &mut input.chunks(1));
     if !options.starts_tls {

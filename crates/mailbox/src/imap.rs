@@ -270,8 +270,8 @@ impl ImapSession {
         events: &mut Vec<Event>,
     ) -> Result<(), SessionError> {
         if self.waiting == Waiting::TlsStarted {
-            // Start with a new client and forget the capabilities, because an attacker may have altered what the server
-            // sent before TLS (RFC 3501 §6.2.1).
+            // An attacker may have altered what the server sent before TLS (RFC 3501 §6.2.1). So start with a new
+            // client and forget the capabilities.
             self.client = client(&self.options, true);
             self.is_encrypted = true;
             self.offer = None;
@@ -448,7 +448,8 @@ impl ImapSession {
     }
 
     fn open(&mut self, now: Duration) {
-        // Discard message counts that arrived before a mailbox was open, because an attacker may have added them.
+        // Forget message counts that arrived before this command. No mailbox was open, so an attacker may have
+        // inserted them.
         self.opened = Position::default();
         self.exists = 0;
         self.announcements.clear();
@@ -539,8 +540,8 @@ impl ImapSession {
                 self.delete_or_watch(now);
             }
             Waiting::Flag if self.offer.is_some_and(|offer| offer.deletes_by_uid) => self.expunge(now),
-            // Without UIDPLUS, leave the message marked as deleted: only EXPUNGE could remove it, but EXPUNGE would
-            // also remove messages that other clients have marked.
+            // The server does not offer UIDPLUS, so only EXPUNGE could remove the marked message. Do not send EXPUNGE,
+            // because it would also remove messages that other clients have marked.
             Waiting::Flag => {
                 self.deletion_done();
                 self.delete_or_watch(now);
@@ -567,8 +568,8 @@ impl ImapSession {
             return Err(self.violation("it did not tell both UIDNEXT and UIDVALIDITY".to_owned()));
         }
         let opened = std::mem::take(&mut self.opened);
-        // By default, the first session of a mailbox skips the messages that are already there. Later sessions also
-        // fetch the messages that arrived since the previous session.
+        // By default, the first session of a mailbox ignores the messages that are already there. A later session
+        // fetches all messages that arrived since the previous session.
         let is_first = !self.has_position;
         let renumbered = !is_first && self.position.validity != opened.validity;
         let skips = is_first && !self.options.existing;

@@ -42,8 +42,8 @@ impl Listing {
         self.known.retain(|id| listed.contains(id));
         let wanted = self.to_delete.len();
         self.to_delete.retain(|id| listed.contains(id));
-        // The server no longer lists these messages, so it has deleted them, although no answer has confirmed that. For
-        // example, the connection may have broken after QUIT.
+        // Messages that are no longer listed were deleted, even if the server never confirmed that. For example, the
+        // connection of an earlier session may have broken after QUIT.
         let deleted = (wanted - self.to_delete.len()) as u64;
         if deleted > 0 {
             events.push(Event::Deleted(deleted));
@@ -277,14 +277,15 @@ impl PopSession {
     ) -> Result<(), SessionError> {
         let text = printable(&String::from_utf8_lossy(text));
         match self.waiting {
-            // CAPA is an extension, so a server may refuse it. It is then unknown whether the server supports USER and
-            // TOP, so assume that it does.
+            // The server refuses CAPA, which is an extension. Assume that the server supports USER and TOP, because
+            // only CAPA could tell.
             Waiting::Capabilities => {
                 self.offer.user = true;
                 self.offer.top = true;
                 self.log_in(now, out)
             }
-            // Another session may have deleted the message since it was listed, so do not report an error yet.
+            // Another session may have deleted the message after it was listed. So report this refusal only if the
+            // next session finds the message in the list.
             Waiting::Size | Waiting::Content => {
                 if let (Some(message), Some(listing)) = (self.new.pop_front(), &mut self.listing) {
                     listing.refused.insert(message.id, text);
@@ -292,7 +293,8 @@ impl PopSession {
                 self.next_command(now, out);
                 Ok(())
             }
-            // Continue after a refused deletion, because without QUIT the server would undo all other deletions.
+            // Continue until QUIT although this deletion was refused. Without QUIT, the server would undo all other
+            // deletions.
             Waiting::Delete => {
                 self.deletions.pop_front();
                 events.push(Event::NotDeleted(SessionError::Refused { step: self.step(), text }));
@@ -382,7 +384,8 @@ impl PopSession {
             }
             Waiting::ListLine => self.note_message(line, now)?,
             _ => {
-                // Leave the deadline unchanged, so that a server cannot prolong the session with an endless message.
+                // A line of a message does not extend the deadline. Otherwise, a server could prolong the session with
+                // an endless message.
                 if self.options.whole && self.response_bytes > self.options.message_bytes {
                     let limit = self.options.message_bytes;
                     return Err(self.violation(format!("a message is longer than {limit} bytes")));
@@ -421,7 +424,8 @@ impl PopSession {
             return Err(self.violation(format!("the mailbox has more than {} messages", self.options.messages)));
         }
         let id: Box<[u8]> = id.into();
-        // Report only the first of several messages with the same identifier, because they cannot be told apart.
+        // If several messages have the same identifier, use only the first, because the identifier must tell a message
+        // from all others.
         if let (true, Some(listing)) = (self.listed.insert(id.clone()), &self.listing) {
             if listing.to_delete.contains(&id) {
                 self.deletions.push_back((number, id));
@@ -458,7 +462,7 @@ impl PopSession {
                     bytes: message.bytes,
                     content,
                 }));
-                // Send no command until the driver calls `handled`, because this call decides whether DELE comes next.
+                // Wait until the driver calls `handled`, because its argument tells whether to delete this message.
                 self.waiting = Waiting::Driver;
                 self.deadline = now + self.options.reply_timeout;
             }
@@ -510,8 +514,8 @@ impl PopSession {
         };
         let exchange = ClientExchange::new(chosen, credentials, Some(nonce)).map_err(exchange_error)?;
         let mut command = format!("AUTH {}", chosen.name());
-        // Send the first response in the AUTH command, which RFC 5034 allows, unless the command becomes too long. A
-        // command may have at most 255 octets (RFC 2449 §4).
+        // The AUTH command may contain the client's first response (RFC 5034). But a command may have at most
+        // 255 octets (RFC 2449 §4), so send a long response separately.
         let initial = exchange.initial().map(encode).filter(|response| command.len() + response.len() < 250);
         self.exchange = Some(match initial {
             Some(response) => {

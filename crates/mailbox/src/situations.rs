@@ -92,7 +92,7 @@ fn what_servers_say_has_these_results() {
                 .to_owned(),
             "poll",
         ),
-        // These servers refuse a step of the session, such as the login, so the error must name this step.
+        // These servers refuse a step of the session. The error must name the step in parentheses, such as `(login)`.
         ("a full server", "* BYE too many\r\n".to_owned(), "! the server closed the session (greeting): too many"),
         (
             "a wrong password",
@@ -112,7 +112,7 @@ fn what_servers_say_has_these_results() {
         ("BYE", opened.clone() + "+ idling\r\n* BYE down\r\n", "idle ! the server closed the session (waiting for mail): down"),
         ("BYE", fetching.clone() + "* BYE down\r\n", "idle ! the server closed the session (fetching): down"),
         ("NO", fetching.clone() + "m4 NO [SERVERBUG] oops\r\n", "idle ! the server refused (fetching): oops"),
-        // These servers break the protocol. The error must say how, and in which step, for example while fetching.
+        // These servers break the protocol. The error must name the step, such as `(fetching)`, and the fault.
         (
             "a wrong tag",
             fetching.clone() + "m3 OK fetched\r\n",
@@ -176,7 +176,8 @@ fn a_broken_connection_loses_and_repeats_nothing() {
         let line = |uid: &u32| format!("* {} FETCH (UID {uid} RFC822.SIZE 1 BODY[] \"x\")\r\n", uid - 8);
         uids.iter().map(line).collect()
     };
-    // The first session fetched message 14 but not 13 before its connection broke, so the next must report only 13.
+    // The first session reports messages 12 and 14, and then its connection breaks. The next session must report only
+    // message 13.
     let first = [GREETING, LOGGED_IN, OPENED, NEWS, &fetch(&[12, 14])].concat();
     let (played, position) = play_imap(options(), None, &first);
     assert_eq!(events(&played), "idle 12:1 14:1");
@@ -302,8 +303,8 @@ fn messages_are_deleted_by_their_uids() {
         "m5 UID STORE 12 +FLAGS.SILENT (\\Deleted)\r\nm6 UID EXPUNGE 12\r\nm7 IDLE\r\n"
     );
     assert_eq!(events.last(), Some(&Event::Deleted(1)));
-    // A deletion must end IDLE at once. It cannot wait for new mail to end IDLE, because no new mail comes after the
-    // last message of a run.
+    // To delete a message, the session must end IDLE at once. If it waited until new mail ends IDLE, it would never
+    // delete the last message of a run.
     out.clear();
     let more = "* 4 EXISTS\r\nm7 OK ended\r\n* 4 FETCH (UID 13 BODY[] \"x\")\r\nm8 OK done\r\n+ idling\r\n";
     session.receive(more.as_bytes(), now, &mut out, &mut events).unwrap();
@@ -430,7 +431,8 @@ fn a_deletion_that_fails_is_tried_again_by_the_next_session_of_pop() {
         (events(&played), sent.unwrap_or_default(), listing)
     };
     let known = Some(Listing::default());
-    // If the answer to QUIT is lost, the message may be deleted or not. The next session must handle both cases.
+    // The answer to QUIT is lost, so it is unknown whether the server deleted the message. If the next session still
+    // finds the message, it must delete it. Otherwise, it must report the message as deleted.
     let (played, _, listing) = play(known.clone(), &[one, fetch[0], fetch[1], "+OK marked\r\n"]);
     assert_eq!(played, "poll 1:500");
     let (played, sent, after) = play(listing.clone(), &[one, "+OK marked\r\n", "+OK bye\r\n"]);

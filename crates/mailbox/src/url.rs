@@ -134,7 +134,7 @@ impl std::str::FromStr for MailboxUrl {
         if user.contains(':') {
             return Err(ParseMailboxError::Password);
         }
-        // Of the parameters, accept only AUTH=*, which leaves the mechanism to the client (RFC 5092, RFC 2384).
+        // Accept only the parameter AUTH=*. It lets the client choose the mechanism (RFC 5092, RFC 2384).
         if !parameters.is_empty() && !parameters.eq_ignore_ascii_case("AUTH=*") {
             return Err(ParseMailboxError::User);
         }

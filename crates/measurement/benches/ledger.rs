@@ -18,7 +18,7 @@ fn main() -> ExitCode {
     let start = Instant::now();
     for round in 0..UNITS / SESSIONS {
         for session in 0..SESSIONS {
-            // 37 and 100 are coprime, so every session has its turn once per round, but out of order.
+            // Mark the numbers of a round out of order. Each number comes once, because 37 and 100 are coprime.
             let sequence = round * SESSIONS + session * 37 % SESSIONS;
             assert_eq!(ledger.mark(sequence, 0), MarkResult::First);
         }

@@ -35,7 +35,7 @@ fn write(directory: &Path, index: u32, count: u32) -> Result<(), Box<dyn std::er
     tally.first_created = Some(Duration::from_secs(1));
     let mut units = Ledger::default();
     for message in 0..MESSAGES {
-        // The times differ from part to part and have a long tail.
+        // Make up latencies that differ between the parts. Most of them are short, and few are very long.
         let draw = (message * 7_919 + u64::from(index) * 104_729) % 10_007;
         let took = Duration::from_micros(300 + draw * draw / 500);
         tally.created += 1;

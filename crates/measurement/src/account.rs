@@ -136,8 +136,8 @@ pub fn reconcile(state: AccountInputs) -> LedgerRow {
     let matched = Matched::new(state.accepted, arrivals.units, arrivals.bounced, relay.queued);
     let arrivals = Arrivals { units: &matched.arrived, bounced: &matched.bounced, ..arrivals };
     let relay = RelayInputs { queued: &matched.queued, ..relay };
-    // If an LMTP reply is lost and the server rewrites the recipient's address, the delivery looks like a copy to a
-    // recipient that the server added. For each lost reply, count one such copy as the delivery.
+    // An LMTP server replies for each recipient. If it rewrites a recipient's address and the reply is lost, the
+    // delivery looks like a copy to an added recipient. So for each lost reply, count one copy as a delivery.
     let doubtful = if state.has_reply_for_each { matched.copied.min(state.in_doubt) } else { 0 };
     let delivered = arrivals.units.count() + doubtful;
     let reported = arrivals.bounced.count_without(arrivals.units);
@@ -149,7 +149,7 @@ pub fn reconcile(state: AccountInputs) -> LedgerRow {
     let heard_of = known_units.count_without(state.accepted) + doubtful;
     let strangers = strangers(&state, &arrivals);
     let bounced = reported - strangers;
-    // `given_up` includes bounced mail. Subtract it, because it is already counted as `bounced`.
+    // `given_up` includes bounced mail. Subtract bounced mail, so that it does not count as expired as well.
     let expired = relay.given_up.saturating_sub(bounced).min(missing);
     let unheard = Unheard::among(&state, heard_of - strangers);
     let (lost, not_delivered) = match state.queue {

@@ -158,22 +158,22 @@ mod tests {
         // waits.
         (&[(1, 50), (41, 9)], false),
         (&[(1, 50), (41, 10)], true),
-        // Only waits of 38 to 44 ms count. A delayed ACK takes 40 to 44 ms, and a measurement that begins late shows up
-        // to 2 ms less.
+        // Only waits of 38 to 44 ms count. A delayed ACK takes 40 to 44 ms. If the measurement begins late, up to 2 ms
+        // of this time are missing.
         (&[(1, 900), (37, 100)], false),
         (&[(1, 900), (38, 100)], true),
         (&[(1, 900), (44, 100)], true),
         (&[(1, 900), (45, 100)], false),
-        // If more than half of all durations are below 10 ms, the server is usually fast, so many waits of 41 ms need a
-        // special cause. Exactly half is not enough.
+        // If more than half of all durations are below 10 ms, the server is fast. Slowness of the server then does not
+        // explain waits of 41 ms. Exactly half is not enough.
         (&[(9, 501), (41, 499)], true),
         (&[(9, 500), (20, 400), (41, 100)], false),
         // If more than half of all durations are about 40 ms, they are reported even if no duration is below 10 ms.
         (&[(41, 1000)], true),
         (&[(20, 499), (41, 501)], true),
         (&[(20, 500), (41, 500)], false),
-        // Waits from 38 to 44 ms must be a peak and not part of a broad distribution of slow replies. Waits from 31 to
-        // 37 ms may be at most a third as frequent, and waits from 45 to 51 ms at most as frequent.
+        // Delayed ACKs show as a peak from 38 to 44 ms, and slow replies as a broad distribution. Compared with the
+        // waits in the peak, at most a third as many may take 31 to 37 ms, and at most as many 45 to 51 ms.
         (&[(1, 800), (33, 34), (41, 101), (48, 60)], false),
         (&[(1, 800), (33, 33), (41, 100), (48, 60)], true),
         (&[(1, 800), (41, 60), (48, 61)], false),
@@ -210,8 +210,8 @@ mod tests {
             let mut times = of(&[(1, 2000)]);
             for at in 0..pauses {
                 let began = Duration::from_millis(at * 100);
-                // Each pause of the server delays a hundred sessions at the same time. Their delays overlap, so they
-                // must count only once.
+                // A pause of the server delays a hundred sessions at the same time. These hundred delays overlap, so
+                // they must count as one.
                 (0..100).for_each(|n| {
                     times.record(began + Duration::from_micros(n * 5), began + Duration::from_millis(41))
                 });

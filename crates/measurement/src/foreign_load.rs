@@ -56,8 +56,8 @@ impl<'a> BusyHost<'a> {
         if share <= 0.0 {
             return 0.0;
         }
-        // Search for the longest delay that at least `share` of all messages can have suffered. Bisection works,
-        // because the longer a delay is, the fewer messages can have suffered it.
+        // The longer a delay is, the fewer messages can have suffered it. So search by bisection for the longest delay
+        // that a share of at least `share` can have suffered.
         let mut most = (0.0, latency_ms.max(0.0));
         // Halving an interval 50 times narrows even an hour to less than a nanosecond.
         for _ in 0..50 {

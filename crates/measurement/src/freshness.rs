@@ -95,7 +95,8 @@ fn with_unsent(rows: &[SeriesRow], record: &Record) -> Vec<SeriesRow> {
     let mut rows = rows.to_vec();
     let is_cut_short = matches!(record.ending, Some(Ending::Interrupted | Ending::Aborted));
     let Some((begin, end)) = span(&rows).filter(|_| account::unsent(record) > 0) else { return rows };
-    // The planned length includes the warm-up, but `offered_s` counts only from the end of the warm-up.
+    // The planned length counts from the start of the run. `offered_s` counts from the end of the warm-up, so add
+    // `begin`.
     let planned_s = record.workload.duration_limit_s.filter(|_| !is_cut_short);
     let Some(end_s) = planned_s.or(record.offered_s.map(|offered_s| begin as f64 + offered_s)) else { return rows };
     let width = step(&rows);
@@ -165,7 +166,7 @@ mod tests {
 
     #[test]
     fn a_gap_counts_from_where_the_limit_was_passed() {
-        // No newer message arrives in seconds 4 to 6, so the newest message ages by a second per second, up to 3.5 s.
+        // No message arrives in seconds 4 to 6. The newest message is therefore 3.5 s old at the end of second 6.
         let record = record(&[1.0, 1.0, 1.0, 1.0, 1.5, 2.5, 3.5, 1.0, 1.0, 1.0].map(Some));
         assert_eq!(shares(&record, 2.0, None), Some(vec![85.0]), "0.5 s of second 5 and all of second 6");
         assert_eq!(shares(&record, 2.0, Some(5)), Some(vec![100.0, 70.0]));
@@ -194,8 +195,8 @@ mod tests {
         let fresh = |record: &Record| windows(record, FreshnessLimit { age: Duration::from_secs(2), window: None });
         assert_eq!(fresh(&record).unwrap()[0].fresh_percent, 100.0, "all that was due was sent");
         record.due = Some(20);
-        // The load should last from 3 to 20 s, but stops at 13 s, when the newest message is 1 s old. At 14 s, this
-        // message is 2 s old, so 11 s of the 17 s, or 65 %, are fresh.
+        // The load should last from 3 to 20 s, but stops at 13 s. The newest message is 1 s old at 13 s, and reaches
+        // the limit of 2 s at 14 s. So 11 s of the 17 s, or 65 %, are fresh.
         let window = &fresh(&record).unwrap()[0];
         assert_eq!((window.fresh_percent.round(), window.from_s, window.to_s), (65.0, 3.0, 20.0));
         let length_s = record.workload.duration_limit_s.take();

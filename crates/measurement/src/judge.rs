@@ -132,8 +132,8 @@ pub fn judge(record: &Record, circumstances: &VerdictInputs) -> Verdict {
         || reasons.iter().any(|reason| reason.cause.outcome() == Some(Outcome::Invalid));
     reasons.extend(rate_reason(record, circumstances.topology, is_our_fault));
     reasons.extend(threshold_reasons(record));
-    // If our source, sink or endpoint ran out of memory and died, its death may be why messages failed or seem lost.
-    // Remove the reasons that report such messages from the verdict, because they say nothing about the server.
+    // If our source, sink or endpoint ran out of memory and died, messages may fail or seem lost because of that. Do
+    // not report such messages, because they say nothing about the server.
     if lacked_memory(record) {
         reasons.retain(|reason| !follows_from_death(reason.cause));
     }
@@ -190,8 +190,8 @@ pub fn accept_ordered(verdict: &mut Verdict, causes: &[Cause], reason: Reason, p
         true => Reason { cause: Cause::Ordered, ..known },
         false => known,
     });
-    // `decide` keeps the order of reasons that have the same cause. Put `reason` first, so that the user first reads
-    // which faults were requested, and then which problems they excuse.
+    // Put `reason` first: the user should read which faults were requested before the problems that they excuse.
+    // `decide` keeps this order, because all these reasons have the same cause.
     let reasons = std::iter::once(reason).chain(known).collect();
     *verdict = Verdict { closed, ..decide(reasons, pass) };
 }
@@ -331,14 +331,14 @@ fn fate_reasons(record: &Record, circumstances: &VerdictInputs) -> Vec<Reason> {
                 Some(Reason::new(Cause::Ordered, format!("As ordered, {}: {}.", fate.name(), grouped(count))))
             }
             () if matches!(fate, Fate::Failed | Fate::InDoubt) && gone_server(record).is_some() => None,
-            // If the source itself lacked descriptors or ports, `validity::limits` reports this, so add no reason here.
+            // Connections failed because the source lacked descriptors or ports. `validity::limits` reports this.
             () if fate == Fate::Failed && count <= refused_by_ourselves(record) => None,
             () => Some(Reason::new(fate.cause(), fate_text(record, fate, count, &bounds))),
         }
     });
     let mut reasons: Vec<Reason> = fate_reasons.collect();
-    // Report a server that has disappeared even if a threshold allows failed connections, because such a threshold is
-    // meant for occasional failures.
+    // A threshold that allows failed connections is meant for occasional failures. So always report a server that has
+    // disappeared, even if the threshold is met.
     if let Some(stall) = gone_server(record) {
         reasons.push(Reason::new(Cause::ServerGone, server_gone_text(record, stall)));
     }
@@ -395,8 +395,8 @@ impl OrderedBounds {
             topology: circumstances.topology,
             quiet_timeout: circumstances.quiet_timeout,
             missing: if ledger.lost.is_none() { Fate::NotDelivered } else { Fate::Lost },
-            // With streaming, the source begins the next message before it gets the reply to the last one, so a single
-            // cut of the connection can make both messages fail.
+            // A streaming source begins a message before it has the reply to the previous message. If the connection is
+            // cut, both messages can fail.
             each: u64::from(record.workload.recipients.max(1)) * if is_stream { 2 } else { 1 },
             // Records of other programs may contain any numbers, so the sum must not overflow.
             slack: others.into_iter().flatten().fold(0, u64::saturating_add),
@@ -416,8 +416,8 @@ impl OrderedBounds {
             Fate::Lost | Fate::NotDelivered => 0,
             Fate::Duplicates => ordered.duplicates.saturating_sub(self.slack),
             Fate::Corrupt => ordered.corrupt,
-            // The lower bound is 0, because requested faults of the sink need not make any message fail. The sink may
-            // have refused a command that belongs to no message, or the sender may have tried again with success.
+            // A requested fault of the sink need not make a message fail. For example, the sender may have tried again
+            // with success, or the sink may have refused a command that belongs to no message.
             Fate::Rejected | Fate::Failed | Fate::InDoubt | Fate::Bounced | Fate::Rewritten | Fate::Copied => 0,
         }
     }
@@ -427,7 +427,8 @@ impl OrderedBounds {
         match fate {
             Fate::Lost | Fate::NotDelivered if fate == self.missing => ordered.lost,
             Fate::Lost | Fate::NotDelivered => 0,
-            // A sender that gets no 250 sends the message again, so each unanswered message may arrive twice.
+            // `unanswered` messages arrived, but the sink did not answer 250. The sender may send them again, so they
+            // may arrive twice.
             Fate::Duplicates => ordered.duplicates.saturating_add(ordered.unanswered),
             Fate::Corrupt => ordered.corrupt,
             // With a server in between, the source does not talk to the sink, so the sink cannot make its messages
@@ -466,8 +467,8 @@ fn fate_text(record: &Record, fate: Fate, count: u64, bounds: &OrderedBounds) ->
         Fate::Lost => format!("Lost: {amount}{of_created} {noun} {were} accepted and never arrived{faults}."),
         Fate::NotDelivered => not_delivered_text(record, count, bounds.quiet_timeout, &faults),
         Fate::Duplicates => {
-            // Without ORCPT, the ledger knows a recipient only by a number computed from the address. If a rewritten
-            // address yields another recipient's number, that recipient seems to get the message twice.
+            // Without ORCPT, the sink computes a recipient's number from the address. A rewritten address may yield the
+            // number of another recipient. This recipient then seems to get the message twice.
             let is_doubtful = record.workload.recipients > 1
                 && record.ledger.rewritten.is_some_and(|count| count > 0)
                 && record.rewrites.is_empty();
@@ -512,7 +513,7 @@ fn fate_text(record: &Record, fate: Fate, count: u64, bounds: &OrderedBounds) ->
 /// `100 recipients were rewritten: to@a.example → other@b.example.`
 fn rewritten_text(record: &Record, count: u64) -> String {
     let pairs = pairs_text(record.rewrites.iter().filter(|row| row.original.is_some()), count);
-    // Advise both options, because Exim drops ORCPT if the client does not send NOTIFY as well.
+    // Advise the user to send both ORCPT and NOTIFY, because Exim drops ORCPT without NOTIFY.
     let asks = |parameter| record.workload.dsn.as_ref().is_some_and(|parameters| parameters.contains(parameter));
     let remedy = match asks("ORCPT") && asks("NOTIFY") {
         true => "",
@@ -528,8 +529,8 @@ fn rewritten_text(record: &Record, count: u64) -> String {
 /// `100 copies arrived for addresses that were no recipients: audit@b.example.`
 fn copied_text(record: &Record, count: u64) -> String {
     let added: u64 = record.rewrites.iter().filter(|row| row.original.is_none()).map(|row| row.count).sum();
-    // List the addresses that the server added. If fewer than `count` copies went to these addresses, the server must
-    // also have rewritten a recipient to several addresses, so list rewritten recipients as well.
+    // List the addresses that the server added. If they do not account for all `count` copies, the server must also
+    // have rewritten a recipient to several addresses. Then list rewritten recipients as well.
     let pairs = record.rewrites.iter().filter(|row| row.original.is_none() || added < count);
     let pairs = pairs_text(pairs, count).map_or_else(String::new, |pairs| format!(": {pairs}"));
     match count {
@@ -581,7 +582,7 @@ fn faults_behind(record: &Record, fate: Fate) -> String {
     };
     let sinks = record.parties.iter().filter(|party| party.role == Role::Sink);
     let at_work = sinks.filter(|party| party.ordered.as_ref().is_some_and(|done| number(done) > 0));
-    // Records list a rule with its command and count: `'.: drop 0.02' (15 times)`. Keep only the fault, `drop 0.02`.
+    // A record contains a rule in the form `'.: drop 0.02' (15 times)`. Show only its fault, `drop 0.02`.
     let rule = |text: &String| {
         let rule = text.rsplit_once("' (").map_or(text.as_str(), |(rule, _)| rule).trim_matches('\'');
         rule.strip_prefix(".: ").unwrap_or(rule).to_owned()
@@ -601,8 +602,8 @@ fn not_delivered_text(record: &Record, count: u64, quiet_timeout: Option<Duratio
     let explanation = missing_explanation(record, count);
     let server = known_server(record);
     let shows = server.map_or_else(String::new, |(_, command)| format!(" Look into the queue with {command}."));
-    // Suggest a longer --lost-after only if the run ended because no mail arrived for that time. It would not help a
-    // run that was stopped.
+    // Suggest a longer --lost-after only if the run ended because no mail arrived for that time. If the run was stopped
+    // for another reason, a longer time would not help.
     let waits = if quiet_timeout.is_some() { " A longer --lost-after waits for retries." } else { "" };
     let owner = server.map_or("the server", |(name, _)| name);
     format!(
@@ -623,7 +624,7 @@ fn missing_explanation(record: &Record, count: u64) -> String {
     if let Some(hidden) = receptions(record).find_map(|sink| hidden_text(sink.mailboxes.as_ref()?)) {
         return format!(" {hidden}");
     }
-    // If the sink has seen any mail of the run, the server delivers to the sink, so do not ask the user about that.
+    // If the sink got any mail of the run, the server delivers to the right place, so do not blame its configuration.
     let has_seen = [record.ledger.bounced, record.ledger.copied].iter().flatten().any(|count| *count > 0);
     if record.ledger.delivered != Some(0) || has_seen {
         return String::new();
@@ -946,8 +947,8 @@ pub fn missed_rate(record: &Record, party_offered: &str) -> Option<MissedRate> {
     let requested = record.workload.rate_per_s.filter(|_| is_open_loop(record))?;
     let created = record.stage(Stage::Created)?;
     let offered_s = record.offered_s.filter(|offered_s| *offered_s > 0.0);
-    // Do not use the rate of the stage `created`, which is too low if the source was late at the end of the load.
-    // Instead, divide by `offered_s`, the time in which load was offered.
+    // Compute the rate from `offered_s`, the length of the load. The rate of the stage `created` is too low if the
+    // source was late at the end of the load.
     let offered = offered_s.map(|offered_s| created.count as f64 / offered_s).or(created.rate_per_s)?;
     // A Poisson count of n has a standard deviation of √n, so a deviation of up to 2√n may be chance.
     let tolerance = match record.workload.arrival {
@@ -1210,8 +1211,8 @@ pub fn behind_note(record: &Record) -> Option<String> {
     let load_end = record.series.iter().rposition(|row| row.accepted > 0)?;
     let (early, late) = record.series[..=load_end].split_at(load_end.div_ceil(3).min(load_end));
     let is_slower = delivered.rate_per_s? < BEHIND_SHARE * accepted.rate_per_s?;
-    // A server with a long but constant latency has a long queue without falling behind. Deliveries fall behind only if
-    // the queue grows from the first third of the load to the rest.
+    // A long queue alone does not show that deliveries fall behind, because a long but constant latency has the same
+    // effect. The queue must be more than twice as long in the rest of the load as in its first third.
     let has_grown = !early.is_empty() && queued(late) / 2 > queued(early).max(MIN_QUEUE);
     let is_long = deepest >= MIN_QUEUE.max(accepted.count / 20);
     (is_long && (is_slower || has_grown)).then(|| {

@@ -97,8 +97,8 @@ impl Latencies {
         let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(HIGHEST_NS).min(HIGHEST_NS);
         let from = ns(from);
         let to = ns(to).saturating_sub(1);
-        // Return 0 for a range beyond the longest recorded time, because hdrhistogram would return the count of the
-        // bucket with the longest time.
+        // A range beyond the longest recorded time contains no times. Without this filter, hdrhistogram would return
+        // the count of the bucket with the longest time.
         let reached = self.recorded().filter(|histogram| histogram.max() >= from && to >= from);
         reached.map_or(0, |histogram| histogram.count_between(from, to))
     }
@@ -215,8 +215,7 @@ impl<W: Write> IntervalLog<W> {
                 &nothing
             }
         };
-        // Create a writer for each line, because hdrhistogram's writer borrows its output, and a struct cannot hold
-        // both a value and its borrower.
+        // Create a new writer for each line. It borrows `self.to`, so it cannot be a field of `self` as well.
         IntervalLogWriterBuilder::new()
             .begin_log_with(&mut self.to, &mut self.serializer)?
             .write_histogram(histogram, from, length, Tag::new(&tag))
@@ -283,8 +282,8 @@ mod tests {
     fn what_lies_between_is_counted() {
         let latencies = of([1, 5, 39, 40, 44, 45, 900].map(Duration::from_millis));
         let between = |from, to| latencies.count_between(Duration::from_millis(from), Duration::from_millis(to));
-        // No limit of these ranges equals a recorded time, because the histogram keeps only three digits and could
-        // count such a time on either side of the limit.
+        // The histogram keeps only three digits, so a time at the limit of a range might count on either side. None of
+        // these ranges therefore begins or ends at a recorded time.
         assert_eq!([between(0, 10), between(38, 42), between(42, 48), between(48, 800)], [2, 2, 2, 0]);
         assert_eq!([between(901, 5000), between(10_000_000, 20_000_000), between(5, 5)], [0; 3]);
         assert_eq!(between(0, u64::MAX), 7);

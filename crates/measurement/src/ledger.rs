@@ -209,7 +209,7 @@ impl Ledger {
                 let bits = |ledger: &Self, key: &PageKey| ledger.page(*key).map_or(0, |page| page[word]);
                 let strangers = |key: &PageKey| bits(self, key) & !bits(other, key);
                 let known = others.iter().fold(0, |sum, key| sum | bits(other, key));
-                // Compare 64 messages at once, because each bit of a word stands for one message.
+                // Each bit of a word stands for one message, so this compares 64 messages at once.
                 let mut messages = keys.iter().fold(0, |sum, key| sum | strangers(key)) & known;
                 while messages != 0 {
                     let bit = messages & messages.wrapping_neg();

@@ -111,7 +111,7 @@ pub fn close_accounts(record: &mut Record, whole: &AccountInputs<'_>) {
             failed: count(of_source.failed),
             in_doubt: count(of_source.in_doubt),
             has_reply_for_each: whole.has_reply_for_each,
-            // A source's `in_flight` includes accepted messages. Subtract these to get the messages without a result.
+            // `open` counts messages without a result. A source's `in_flight` also includes accepted messages.
             open: count(of_source.in_flight).saturating_sub(count(of_source.accepted)),
             overflow: 0,
             arrivals,
@@ -120,7 +120,8 @@ pub fn close_accounts(record: &mut Record, whole: &AccountInputs<'_>) {
         let has_overflow = whole.overflow > 0 || whole.arrivals.is_some_and(|arrivals| arrivals.overflow > 0);
         row.ledger = known_by_stage(ledger, has_overflow);
         if has_given_up {
-            // The relay does not say on which messages it gave up, so a missing message may be lost or expired.
+            // The relay does not say on which messages it gave up. So it is unknown whether a missing message of this
+            // stage is lost or expired.
             (row.ledger.lost, row.ledger.expired) = (None, None);
         }
     }
@@ -133,8 +134,8 @@ pub fn count_duplicates(sink: &mut Record, arrived: &Ledger, source: &Record) {
     if !has_single_recipients(source) {
         return;
     }
-    // `arrived` may lack messages, because its memory is limited or because a part of the load is missing. The arrivals
-    // of such messages look like duplicates, so never report more duplicates than the sink itself counted.
+    // `arrived` may lack messages, because its memory is limited or because a part of the load is missing. `again`
+    // counts such messages as duplicates. So never report more duplicates than the sink itself counted.
     let most = sink.ledger.duplicates.map_or(u64::MAX, |count| count.saturating_add(sink.ledger.copied.unwrap_or(0)));
     let again =
         |stage: &StageRow, units: &Ledger| stage.count.saturating_sub(units.without_warm_up().count()).min(most);
@@ -319,14 +320,14 @@ mod tests {
             ("stage calm: lost <= 0", (false, true)),
             ("stage calm: lost <= 50%", (true, false)),
             ("stage peak: lost <= 0", (true, false)),
-            // A lost message misses any time limit, even an hour.
+            // The stage `calm` has lost a message. A lost message misses any time limit, even an hour.
             ("stage calm: delivered.max < 1h", (false, true)),
             ("stage peak: delivered.within(60ms) >= 100%", (true, false)),
             ("stage night: accepted.p99 < 1s", (false, false)),
         ] {
             assert_eq!(value(text), expected, "{text}");
         }
-        // The relay does not say on which message it gave up, so the missing one may be lost or expired.
+        // The relay gave up on a message, but does not say on which. So the missing message may be lost or expired.
         let queue = ServerQueue::Known(RelayInputs { queued: &nothing, given_up: 1 });
         close_accounts(&mut with_queue, &AccountInputs { queue, ..whole });
         assert_eq!(known(&with_queue)[0], [Some(2), Some(1), None, None]);

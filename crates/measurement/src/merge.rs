@@ -50,8 +50,8 @@ pub fn merge_records(source: Record, sink: Option<Record>, ledger: LedgerRow) ->
         run.observed_until_s = run.observed_until_s.into_iter().chain(until_s).reduce(f64::max);
     }
     if run.ledger.delivered.is_some() && run.stage(Stage::Delivered).is_none() {
-        // If a sink received nothing, it has no row for the stage `delivered`. Add a row with zero arrivals, because a
-        // missing row would mean that nobody watched for arrivals.
+        // The sink watched for arrivals, but received nothing, so it has no row for the stage `delivered`. Add a row
+        // with zero arrivals, because without a row it would seem that nobody watched.
         let nothing = as_seen_from_source(StageRow::new(Stage::Delivered, "sink"), None, &run.ledger);
         run.stages.push(nothing);
     }
@@ -247,7 +247,7 @@ mod tests {
             ..SeriesRow::default()
         };
         let record = |rows: Vec<SeriesRow>| Record { series: rows, ..Record::empty() };
-        // Rows cover two seconds, and begin at even seconds at the source and at odd seconds at the sink.
+        // Each row covers two seconds. The source's rows begin at even seconds, and the sink's rows at odd seconds.
         let source = record((0..20_000).map(|at| row(2 * at, 200, 0, None)).collect());
         let sink = record((0..20_000).map(|at| row(2 * at + 1, 0, 200, Some(150.0))).collect());
         let joined = join_series(&source, &sink);

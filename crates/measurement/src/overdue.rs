@@ -53,9 +53,8 @@ pub fn undecided(record: &Record, row: &StageRow, limit: Duration) -> u64 {
     };
     let units = |message: &MissingMessage| u64::from(message.recipient_count.max(1));
     let old = record.missing.iter().filter(|_| is_of_far_end(row.name)).filter(is_old).map(units).sum();
-    // Messages in `old` can no longer arrive in time. Subtract them from `open`, because both counts include the
-    // warm-up. If they were subtracted from `absent`, an old message of the warm-up would hide a missing message of the
-    // load.
+    // Messages in `old` can no longer arrive in time. `old` and `open` include the warm-up, but `absent` does not. So
+    // subtract `old` from `open`: subtracted from `absent`, a message of the warm-up would hide one of the load.
     let young = young.fold(0, |sum: u64, row| sum.saturating_add(row.created));
     absent.min(open.saturating_sub(old)).min(young)
 }
@@ -74,7 +73,7 @@ fn open(record: &Record, stage: Stage) -> u64 {
         let counts = [ledger.queued, ledger.not_delivered].into_iter().flatten();
         return counts.fold(in_flight, u64::saturating_add);
     }
-    // Without a sink, `in_flight` includes accepted messages. Subtract them: they have passed all stages of a source.
+    // Without a sink, `in_flight` includes accepted messages. Accepted messages have passed all stages of a source.
     if ledger.delivered.is_none() { in_flight.saturating_sub(ledger.accepted.unwrap_or_default()) } else { in_flight }
 }
 
@@ -90,7 +89,8 @@ pub fn bound_ms(record: &Record, row: &StageRow, times: Option<&Latencies>) -> f
     }
     let waited_s = record.observed_until_s.map_or(0.0, |until_s| (until_s - load_end_s(record)).max(0.0));
     let is_open = absent(record, row).min(open(record, row.name)) > 0;
-    // Do not use the slowest arrival as a bound while absent messages can still arrive, because these may be faster.
+    // If absent messages can still arrive, they may turn out faster than the slowest arrival so far. So do not use the
+    // slowest arrival as a bound then.
     let longest_ms = times.filter(|_| !is_open).and_then(Latencies::summary).map_or(0.0, |times| times.max);
     longest_ms.max(waited_s * 1e3)
 }
@@ -136,8 +136,8 @@ pub fn complete_stages(record: &mut Record) {
         let times = row.histogram.as_deref().and_then(Latencies::decode);
         let absent = absent(record, row);
         let is_left = row.name == Stage::Created && is_closed;
-        // If messages arrived but none of them has a usable time, compute no latencies. Otherwise, they would consist
-        // only of the infinite latencies of absent messages.
+        // If messages arrived but none of them has a usable time, compute no latencies. A summary would describe only
+        // the absent messages, whose latencies are infinite.
         let is_untimed = times.is_none() && (row.count > 0 || !is_timed);
         let latency_ms = if is_left || is_untimed { row.latency_ms } else { summary(times.as_ref(), absent) };
         let is_beyond = latency_ms.is_some_and(|times| times.max.is_infinite());

@@ -44,19 +44,20 @@ mod tests {
 
     #[test]
     fn the_full_rate_is_that_of_half_of_the_mail() {
-        // Until 3.5 s, the receiver holds back most mail. The server then waits for its next retry, so nothing arrives
-        // until second 9. This wait is part of the recovery.
+        // The outage ends at 3.5 s, but the server sends nothing until its next retry at 9 s. This wait of 5.5 s is
+        // part of the recovery.
         let waits = [10, 10, 10, 10, 0, 0, 0, 0, 0, 400, 410, 390, 20];
         assert_eq!(found(&waits, 3.5), Some((5.5, 400.0)));
-        // The first server recovers in the first whole second after the outage. Its full rate is 500, and not the 900
-        // of its fastest second. The second server delivers at its full rate of 400 only 3 s after the outage.
+        // A server recovers in the first whole second after the outage. Its full rate is 500, and not the 900 of its
+        // fastest second.
         assert_eq!(found(&[0, 300, 500, 520, 480, 900, 500, 90], 1.25), Some((0.75, 500.0)));
+        // A server reaches its full rate of 400 only 3 s after the outage.
         assert_eq!(found(&[0, 50, 100, 200, 400, 400, 400, 400, 400], 1.0), Some((3.0, 400.0)));
         // Deliveries before the outage ended do not count, however fast they were.
         assert_eq!(found(&[900, 900, 0, 0, 90, 90], 2.0), Some((2.0, 90.0)));
-        // The first server delivers all mail in the second in which the outage ends, so it recovers at once. The second
-        // server delivers in bursts of 60, and the seconds between them must not lower its full rate.
+        // A server delivers all mail in the second in which the outage ends, so it recovers at once.
         assert_eq!(found(&[0, 0, 77], 2.9), Some((0.0, 77.0)));
+        // A server delivers about 60 messages every third second. The seconds in between must not lower its full rate.
         assert_eq!(found(&[0, 0, 0, 60, 0, 0, 58, 0, 0, 61], 0.0), Some((3.0, 60.0)));
         // A server has recovered in the first second with at least 90 % of its full rate, here 90 of 100 messages.
         assert_eq!(found(&[0, 89, 90, 100, 100, 100], 0.0), Some((2.0, 100.0)));

@@ -60,8 +60,8 @@ impl SourceTally {
     /// Makes rows for the phases whose durations look like delayed ACKs. Only phases that end with data from the server
     /// are examined.
     pub fn delayed_acks(&self, party: &str) -> Vec<PauseRow> {
-        // Leave out `Connect` and `Body`, because no delayed ACK can lengthen them. Connecting sends no data that waits
-        // for an ACK, and the body counts as sent once the kernel has buffered it.
+        // A delayed ACK cannot lengthen `Connect`, in which no data waits for an ACK. Nor can it lengthen `Body`, which
+        // ends as soon as the kernel has buffered the body.
         let is_of_the_server = |phase: &Phase| !matches!(phase, Phase::Connect | Phase::Body);
         let row = |phase: Phase| {
             let place = phase as usize;
@@ -83,8 +83,8 @@ impl RunTally {
             times: &self.delivered,
             service: &Latencies::default(),
         };
-        // `self.duplicates` counts duplicate recipients, so it is the number of duplicate messages only if each message
-        // had one recipient.
+        // The row counts duplicate messages, but `self.duplicates` counts duplicate recipients. The two numbers are
+        // equal only if each message had one recipient.
         let duplicates = if self.recipients == self.messages { self.duplicates } else { 0 };
         StageRow { duplicates, ..figures.row(Stage::Delivered, party, since, self.first_created, origin) }
     }

@@ -74,8 +74,8 @@ mod tests {
 
     #[test]
     fn sequences_stay_what_they_are() {
-        // The first number is the output of SplitMix64 for the seed 0. If one of the other numbers changed, a recorded
-        // seed would no longer reproduce its load.
+        // The first number is the output of SplitMix64 for the seed 0. The other numbers must never change, because
+        // recorded seeds must reproduce their loads.
         assert_eq!(SeededRng(0).next_u64(), 0xe220_a839_7b1d_cdaf);
         let draws = |seed, purpose: u64, number| {
             let mut rng = SeededRng::new(seed, purpose, number);

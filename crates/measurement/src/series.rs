@@ -115,7 +115,7 @@ impl Series {
         }
         all.fill_gaps();
         let first = (self.from - self.zero).as_secs();
-        // Also keep rows of the warm-up that count messages, so that the sum of all rows is complete.
+        // Leave out rows of the warm-up. But keep rows that count messages, so that the sum of all rows is complete.
         let belongs = |row: &SeriesRow| {
             row.second + all.width_s > first || row.created + row.sent + row.accepted + row.delivered > 0
         };
@@ -146,7 +146,7 @@ impl Series {
         let age_ms = |at: Duration, newest: Duration| at.saturating_sub(newest).as_secs_f64() * 1e3;
         let mut oldest_ms: f64 = 0.0;
         let mut newest = self.newest;
-        // The age of the newest message is greatest just before a newer message arrives, or at the end of the second.
+        // The newest message is oldest just before a newer message arrives, or at the end of the second.
         for arrivals in open.arrivals.into_iter().flatten() {
             oldest_ms = newest.map_or(oldest_ms, |newest| oldest_ms.max(age_ms(arrivals.first, newest)));
             newest = newest.max(Some(arrivals.newest));
@@ -154,8 +154,8 @@ impl Series {
         let end_of_this = now.map_or(end(second), |now| now.min(end(second)));
         let oldest_ms = newest.map(|newest| oldest_ms.max(age_ms(end_of_this, newest)));
         if let Some(newest) = self.newest {
-            // No message arrived between `first_open`, the first second without an age, and `second`, so the newest
-            // message grew older. For each of these seconds, store the age at the end of the second.
+            // No message arrived from the second `first_open` until `second`, so the newest message only grew older.
+            // For each of these seconds, store the message's age at the end of the second.
             for silent in self.first_open..second {
                 let oldest_ms = Some(age_ms(end(silent), newest));
                 join(self.row(silent), &SeriesRow { oldest_ms, ..SeriesRow::default() });

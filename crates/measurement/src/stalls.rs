@@ -71,8 +71,8 @@ impl StallDetector {
         }
         if let (Some(first), Some(last)) = (tick.first, tick.last) {
             self.end(first);
-            // Workers report at different times, so `last` may be earlier than `since`, which another worker reported.
-            // Keep the later time, because messages still reached the stage at that time.
+            // Workers report at different times, so another worker may already have reported an arrival after `last`.
+            // `since` is then later than `last`, so keep `since`.
             self.begin(last.max(self.since), &tick);
         } else if !is_waiting && !self.is_failing() {
             self.begin(tick.now, &tick);
@@ -119,8 +119,8 @@ impl StallDetector {
 
     fn end(&mut self, at: Duration) {
         let (whole, gone) = self.split(at, false);
-        // If a worker reports late, its message may have reached the stage during a stall that is already recorded. End
-        // this stall at `at`, when the message reached the stage, because the server then worked again.
+        // If a worker reports late, its message may have arrived at a time (`at`) within a stall that is already
+        // recorded. The server worked again at that time, so end the stall there.
         let at_s = self.second(at);
         if let Some(last) = self.rows.last_mut().filter(|last| at_s > last.from_s && at_s < last.to_s) {
             last.to_s = at_s;
@@ -248,8 +248,8 @@ mod tests {
 
     #[test]
     fn a_server_is_gone_from_its_last_rejection_on() {
-        // The server accepts until 1.5 s and then rejects until `last_rejection`. From the last rejection on, every
-        // connection fails.
+        // The server accepts mail until 1.5 s. Then it rejects mail until the tick `last_rejection`. From this tick on,
+        // every connection fails.
         let at = |last_rejection: u64| {
             move |number: u64| Tick {
                 rejected: number.min(last_rejection),
@@ -258,14 +258,15 @@ mod tests {
             }
         };
         let gone = StallRow { to_s: 7.5, to_the_end: true, ..StallRow::default() };
-        // The 0.26 s before the last rejection are too short for a stall, so only the failing connections are a stall.
+        // The server rejects mail for only 0.26 s. This is too short for a stall, so only the failed connections are a
+        // stall.
         assert_eq!(of(30, at(7)).rows(), [StallRow { from_s: 1.75, failed: 23, ..gone }]);
         let rejecting = StallRow { from_s: 1.49, to_s: 3.0, rejected: 6, failed: 1, ..StallRow::default() };
         let failing = StallRow { from_s: 3.0, failed: 18, ..gone };
         let stalls = of(30, at(12));
         assert_eq!((stalls.rows(), stalls.current()), (vec![rejecting, failing], failing));
-        // In the last tick, the server accepts a message at 7.51 s. This ends the second stall, in which connections
-        // failed. The first stall, in which the server rejected mail, must still end with the last rejection at 3.0 s.
+        // The server accepts a message at 7.51 s. This ends the stall in which connections failed. The stall in which
+        // the server rejected mail must still end at 3.0 s.
         let stalls = of(31, |number| if number == 31 { busy(31) } else { at(12)(number) });
         let failing = StallRow { to_s: 7.51, to_the_end: false, ..failing };
         assert_eq!(stalls.rows(), [rejecting, failing]);
@@ -273,7 +274,7 @@ mod tests {
 
     #[test]
     fn a_server_that_rejects_to_the_end_is_not_gone() {
-        // At most one connection fails in the 0.75 s after the last rejection, so the server must not count as gone.
+        // After the last rejection, at most one connection fails, so the server must not count as gone.
         for failed in [0, 1] {
             let at = move |number: u64| {
                 let rejected = number.min(13);

@@ -700,8 +700,8 @@ impl RunTally {
     /// unless the earlier arrival was at a rewritten address. A worker lists recipients in its first domain in `units`,
     /// and all other recipients in `domain_units`.
     fn merge(&mut self, other: &Self, names: WorkerNames<'_>) {
-        // A message that arrived at a rewritten address may later arrive at the recipient's own address as well. Count
-        // the earlier arrival as a copy. The later arrival is then the delivery, and not a duplicate.
+        // A message may arrive first at a rewritten address, and later at the recipient's own address. Then the later
+        // arrival is the delivery. Count the earlier arrival as a copy, so that neither counts as a duplicate.
         let copied = self.rewrites.units.remove(&other.units);
         let merged = self.units.merge(&other.units);
         let again = merged.again - copied;
@@ -851,7 +851,7 @@ mod tests {
         let run = RunId([1; 16]);
         let pair =
             |original: Option<&str>| Rewrite { original: original.map(str::to_owned), address: "x@y".to_owned() };
-        // Each inner list contains the arrivals that one worker saw in one tick.
+        // Each inner list contains the arrivals of one tick, all of them seen by the same worker.
         for (what, ticks, [delivered, rewritten, copied, duplicates]) in [
             ("as named", &[&[Own(1, 0), Own(2, 1)][..]][..], [2, 0, 0, 0]),
             ("rewritten", &[&[Other(1, 50)], &[Other(2, 60)]], [2, 2, 0, 0]),
@@ -1041,7 +1041,7 @@ mod tests {
         arrive(&mut worker, run(1), 0, 1);
         for second in 2..50 {
             (0..MAX_RUNS as u8).for_each(|_| arrive(&mut worker, run(second), 0, second.into()));
-            // `clear` must not forget that run 1 is the sink's own run. Otherwise, the other runs would displace run 1.
+            // Run 1 is the sink's own run, so other runs must not displace it, even after `clear`.
             if second % 20 == 0 {
                 all.merge(&worker);
                 worker.clear();

@@ -489,9 +489,8 @@ impl Threshold {
                 ThresholdRow { beyond: Some(bound), passed, missed, why, ..row }
             }
             Value::Few(arrived) => {
-                // If at least `MIN_ARRIVALS` messages were due, the server failed to deliver enough of them, so it
-                // misses the threshold. Otherwise, the load was too small for a rate, so the threshold is neither met
-                // nor missed.
+                // Too few messages arrived for a rate. If enough messages were due, this is the server's fault, and the
+                // threshold is missed. Otherwise, the load was too small, and the threshold is neither met nor missed.
                 let is_enough_due = figures.due().is_some_and(|due| due >= MIN_ARRIVALS);
                 let why = match is_enough_due {
                     true => format!("only {} arrived, which is no rate", counted(arrived, "message")),
@@ -604,7 +603,7 @@ fn with_repeated(due: u64, arrived: u64, again: u64) -> u64 {
 
 fn share_within(figures: &impl MetricValues, place: MetricSource, time: Duration) -> Value {
     let Some(arrived) = figures.count(place) else { return Value::Unknown };
-    // Without any known times, the share of messages in time is 0 if nothing arrived. Otherwise it is unknown.
+    // If nothing arrived, no message was in time. If messages arrived but no times are known, the share is unknown.
     let times = figures.times(place).filter(|times| times.count() > 0 || arrived == 0);
     let Some(in_time) = times.map(|times| times.count_within(time)).or((arrived == 0).then_some(0)) else {
         return Value::Unknown;
@@ -625,7 +624,7 @@ fn time_value(figures: &impl MetricValues, place: MetricSource, metric: Metric, 
     let overdue = figures.overdue(place);
     let absent = overdue.as_ref().map_or(0, Overdue::count);
     let known = times.as_ref().and_then(Latencies::summary).or_else(|| figures.summary(place));
-    // If messages arrived but none has a usable time, the latency is unknown, because it depends on these messages.
+    // Messages arrived, but none of them has a usable time. The latency depends on them, so it is unknown.
     let is_untimed = known.is_none() && figures.count(place) != Some(0);
     if is_untimed || (known.is_none() && absent == 0) {
         return Value::Unknown;
@@ -644,7 +643,8 @@ fn time_value(figures: &impl MetricValues, place: MetricSource, metric: Metric, 
     };
     let Some(overdue) = overdue.filter(|_| value == Some(f64::INFINITY)) else { return Value::known(value) };
     let limit = Duration::try_from_secs_f64(limit_ms / 1e3).unwrap_or(Duration::MAX);
-    // Do not count absent messages that might have met the limit if the run had waited for longer.
+    // Count the absent messages that miss the limit for certain. Leave out absent messages that might have met it if
+    // the run had waited for longer.
     let never = absent - overdue.undecided(limit);
     let count = times.as_ref().map_or(0, Latencies::count);
     let share = match metric {
@@ -653,7 +653,7 @@ fn time_value(figures: &impl MetricValues, place: MetricSource, metric: Metric, 
     };
     let allowed = (1.0 - share) * (count + absent) as f64;
     let bound = overdue.bound_ms(times.as_ref());
-    // Add 1e-9, so that rounding errors do not matter if exactly the allowed number of messages is missing.
+    // Exactly the allowed number of messages may be missing. `allowed` may be rounded down a little, so add 1e-9.
     Value::Beyond { bound, absent, is_open: never as f64 <= allowed + 1e-9 }
 }
 
@@ -755,13 +755,14 @@ pub fn is_undecided_by_lag(record: &Record, row: &ThresholdRow, negligible_ms: f
         return false;
     };
     let Some(times) = record.times(place).filter(|times| times.count() > 0) else { return false };
-    // Count sent messages that never arrived as slower than any limit, because no delay of the source explains them.
+    // A delay of the source does not explain messages that were sent but never arrived. So count them in `whole`, as
+    // messages that are slower than any limit.
     let whole = times.count() + record.overdue(place).map_or(0, |overdue| overdue.sent_in_vain());
     let above = |limit_ms: f64| {
         let limit = Duration::try_from_secs_f64(limit_ms / 1e3).unwrap_or_default();
         1.0 - times.count_within(limit) as f64 / whole as f64
     };
-    // Each pair has a delay in milliseconds and the share of messages that the source delayed by more than that.
+    // Each pair is a delay in milliseconds, and the share of messages that the source delayed by more than this delay.
     let delayed = [(lag.p50, 0.5), (lag.p90, 0.1), (lag.p95, 0.05), (lag.p99, 0.01), (lag.p999, 0.001), (lag.max, 0.0)];
     let limit_ms = limit.as_secs_f64() * 1e3;
     let is_within = |share: f64| share <= allowed + 1e-9;
@@ -780,15 +781,16 @@ pub fn is_explained_by_host(record: &Record, row: &ThresholdRow, host: &BusyHost
     let Some(record) = threshold.record_of(record) else { return false };
     let Subject::Figure(place, metric) = threshold.subject else { return false };
     let holds = |value: f64| threshold.comparison.holds(value, threshold.limit);
-    // Limit the estimates for an idle host. The server's rate could not have exceeded the offered rate, and no message
-    // could have been faster than the fastest message of the run.
+    // Even on an idle host, the server's rate could not have exceeded the offered rate. Nor does an idle host make any
+    // message faster than the fastest message of the run.
     let offered_per_s = record.workload.rate_per_s.filter(|_| is_open_loop(&record)).unwrap_or(f64::INFINITY);
     let times = record.times(place).filter(|times| times.count() > 0);
     let fastest_ms = times.as_ref().and_then(Latencies::summary).map_or(0.0, |times| times.min);
     let holds_without = |ms: f64, delay_ms: f64| holds((ms - delay_ms).max(fastest_ms));
     let arrived = times.as_ref().map_or(record.count(place).unwrap_or_default(), Latencies::count);
     let whole = arrived.saturating_add(record.overdue(place).map_or(0, |overdue| overdue.sent_in_vain()));
-    // Raise a share to that of one message, because a smaller share could excuse a delay that no message suffered.
+    // A share smaller than one message could excuse a delay that no message suffered. So raise the share to the share
+    // of one message.
     let at_least_one = |share: f64| share.max(1.0 / whole.max(1) as f64);
     match (metric, threshold.comparison.is_upper()) {
         (Metric::Rate, false) => row.value.is_some_and(|per_s| holds(host.rate_without(per_s).min(offered_per_s))),

@@ -151,8 +151,8 @@ impl Steps {
 
     /// Returns the same counts with times converted by `to`, which must preserve the order of times.
     fn moved(&self, to: impl Fn(u64) -> u64) -> Self {
-        // `to` shifts times, so an old step may overlap two new steps. Convert the middle of each old step, so that its
-        // events count in the new step that it overlaps most.
+        // After the conversion, an old step may overlap two new steps. Count its events in the new step that contains
+        // its middle, because the old step overlaps this step most.
         let middle = (1_u64 << self.shift) / 2;
         let mut moved = Self { shift: self.shift, counts: Vec::new() };
         self.iter().for_each(|(at_ns, count)| moved.push((to(at_ns + middle) >> self.shift, count)));
@@ -210,8 +210,8 @@ impl Throughput {
             arrived = arrived.saturating_add(count);
             end_ns = begin_ns.saturating_add(1 << self.steps.shift);
         }
-        // `arrived` includes all messages of the last counted step, so measure the time until the end of this step. But
-        // if all messages are counted, measure the time until the last message.
+        // If all messages are counted, the time ends with the last message. Otherwise, it ends with the last counted
+        // step, because `arrived` includes all messages of this step.
         let end_ns = if arrived < total { end_ns } else { self.last_ns };
         let elapsed_s = end_ns.saturating_sub(self.first_ns) as f64 / 1e9;
         (elapsed_s > 0.0).then(|| (arrived - 1) as f64 / elapsed_s)
@@ -253,7 +253,7 @@ impl Throughput {
         let mut steps = Steps { shift, counts: Vec::new() };
         let mut step = 0_u64;
         while let (Some(distance), Some(count), true) = (number(), number(), steps.counts.len() < MAX_STEPS) {
-            // Reject a text with a time step after `MAX_NS`, because computing with its time could overflow 64 bits.
+            // Reject a text with a time later than `MAX_NS`, because later computations could overflow 64 bits.
             step = step.checked_add(distance).filter(|step| *step <= MAX_NS >> shift)?;
             steps.push((step, count));
         }
@@ -331,7 +331,8 @@ mod tests {
         };
         let warm = queued(due(500, 50.0), 18.0).skip(250);
         let slower: Vec<f64> = due(10_000, 1_000.0).chain((0..100).map(|second| 10.0 + f64::from(second))).collect();
-        // While the load is slow, the processor sleeps between messages, so each message takes 1 ms instead of 0.1 ms.
+        // From 10 s on, the load is slow, and the processor sleeps between messages. Each message then takes 1 ms
+        // instead of 0.1 ms.
         let slept = slower.clone().into_iter().map(|due| (due, due + if due < 10.0 { 0.000_1 } else { 0.001 }));
         let released = due(500, 50.0).enumerate().map(|(number, due)| (due, 20.0 + number as f64 / 5_000.0));
         for (situation, rate, throughput) in [

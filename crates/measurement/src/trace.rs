@@ -393,7 +393,7 @@ impl RestoredBody {
         if line.get(..MARKER.len()).is_some_and(|name| name.eq_ignore_ascii_case(MARKER)) {
             return Some(Box::default());
         }
-        // Ignore a line that fills the buffer, because the end of its value may have been cut off.
+        // If the line fills the buffer, its end may be missing, so ignore the line.
         let is_whole = line.len() < UnfinishedLine::LIMIT;
         let value = line.get(..ENCODING.len()).filter(|name| is_whole && name.eq_ignore_ascii_case(ENCODING));
         let value = value.map(|_| line[ENCODING.len()..].trim_ascii())?;
@@ -483,8 +483,8 @@ impl TraceReader {
     fn read_header<'b>(&mut self, block: &'b [u8]) -> &'b [u8] {
         let mut rest = block;
         if !self.has_line && self.line.kept().is_empty() && is_named(block) {
-            // A relay that converts the body also adds lines above the trace. The trace is in the first line here, so
-            // no relay has converted the body. Skip to the end of the header, which is faster than reading each line.
+            // The trace is in the first line. A relay that converted the body would have added lines above the trace,
+            // so the body was not converted. The other lines of the header are not needed, so skip them to save time.
             if let Some(end) = EMPTY_LINE.find(block) {
                 self.read_line(&block[..memchr(b'\n', block).map_or(end, |at| at + 1)]);
                 self.part = MessagePart::Body;
@@ -499,8 +499,8 @@ impl TraceReader {
                 self.part = MessagePart::Body;
                 return rest;
             }
-            // If this line has created the decoder `original`, pass it the rest of the block here. `receive` passes a
-            // block only to a decoder that existed before the block.
+            // `receive` passes a block only to a decoder that existed before the block. If this line has created the
+            // decoder `original`, pass the rest of the block to it here.
             if let Some(original) = self.original.as_mut().filter(|_| !was_original) {
                 original.receive(rest);
             }
@@ -596,8 +596,8 @@ impl RecipientId {
         let lower = &mut lower[..length];
         lower.copy_from_slice(&address[..length]);
         lower.make_ascii_lowercase();
-        // A CRC is linear, so the checksums of similar addresses may have the same upper bits. The multiplication mixes
-        // lower bits into the upper bits.
+        // A recipient's number consists of the upper bits of the hash. The CRCs of similar addresses may have the same
+        // upper bits, so multiply, which mixes lower bits into the upper bits.
         Self { tag: tag(address) as u16, hash: checksum(lower).wrapping_mul(0x9e37_79b9) }
     }
 
@@ -708,8 +708,8 @@ fn read_hex8(digits: &[u8; 8]) -> Option<u32> {
     let is_letter = (octets >> 6) & ONES;
     let values = (octets & (0x0f * ONES)) + 9 * is_letter;
     let at_least_ten = ((values + 6 * ONES) >> 4) & ONES;
-    // To validate the input, convert the values back to digits. They differ from the input if an octet is not a
-    // hexadecimal digit.
+    // Convert the values back to digits, and compare them with the input. They differ if an octet of the input is not
+    // a hexadecimal digit.
     let written = values.wrapping_add(0x30 * ONES + 0x27 * at_least_ten);
     if values & (0xf0 * ONES) != 0 || written != octets | (is_letter << 5) {
         return None;
@@ -926,7 +926,7 @@ mod tests {
         assert_eq!(number(8, "ann@a.example"), number(32, "ann@a.example") >> 24);
         assert_eq!(number(0, "ann@a.example"), 0);
         assert_eq!(number(99, "ann@a.example"), number(32, "ann@a.example"));
-        // With 6 bits of the hash, 1,000 similar addresses must get all of the 64 possible numbers.
+        // A number of 6 bits has 64 possible values. 1,000 similar addresses must use all of them.
         let numbers: std::collections::BTreeSet<u32> = (0..1000).map(|n| number(6, &format!("user{n}@b"))).collect();
         assert_eq!(numbers.len(), 64);
         let long = "x".repeat(1000);
@@ -1055,7 +1055,8 @@ mod tests {
         let subject = |text: &str| Some(HeaderSample { from: None, subject: Some(text.to_owned()) });
         let sampled = message(&[b"Subject: one\r\n\r\n"]);
         let traced = message(&[b"Subject: two\r\n", LINE, b"\r\n123456789"]);
-        // Nobody asks for the first two samples, so the reader must forget them when the next message ends.
+        // After the first two messages, the test does not take the sample. The third message has no sample, so the
+        // reader must not return an older one.
         let messages =
             [(&sampled, None), (&traced, None), (&message(&[b"\r\n"]), Some(None)), (&sampled, Some(subject("one")))];
         for (octets, expected) in messages {

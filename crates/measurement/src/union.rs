@@ -82,7 +82,8 @@ impl TimeSpan {
     /// party started. Returns `None` if the row has neither arrivals nor a duration.
     fn of_stage(row: &StageRow, arrivals: &Throughput, begin_s: f64) -> Option<Self> {
         let last_s = arrivals.last().map(|last| last.as_secs_f64() - axis_time(0).as_secs_f64());
-        // If messages arrived, do not begin at `begin_s`, because a sink may start days before its first message.
+        // A sink may start days before its first message. So if messages arrived, compute the begin from the last
+        // arrival.
         let begin_s = last_s.map_or(begin_s, |last_s| last_s - row.duration_s);
         (last_s.is_some() || row.duration_s > 0.0).then(|| Self::of(begin_s, row.duration_s))
     }
@@ -278,7 +279,8 @@ impl RecordUnion {
         };
         record.load_stages = std::mem::take(&mut self.load_stages).into_values().filter_map(sum_of).collect();
         record.stalls.retain(|stall| stall.to_s - stall.from_s >= MIN_STALL_S);
-        // A record cannot contain negative seconds, so move the origin back to the earliest second of all records.
+        // A record that was added later may begin before the origin. A record cannot contain negative seconds, so move
+        // the origin back to the earliest second of all records.
         let earliest = self.seconds.keys().chain(self.usage.keys()).min().copied().unwrap_or_default().min(0);
         let lead = u64::try_from(-earliest).unwrap_or_default().min(record.origin_ns / NS_PER_S);
         record.origin_ns -= lead * NS_PER_S;
@@ -289,8 +291,8 @@ impl RecordUnion {
         }
         move_times(&mut record, lead as f64);
         let second = |second: i64| u64::try_from(second + lead as i64).unwrap_or_default();
-        // In long runs, each row covers several seconds, and the rows of two parties may begin at different seconds.
-        // Divide the time into periods that are as long as the longest row, and join all rows that begin in one period.
+        // In long runs, each row covers several seconds, and the rows of two parties may begin at different seconds. So
+        // divide the time into periods as long as the longest row, and join the rows that begin in the same period.
         let row_s = self.row_s.max(1);
         let mut rows: BTreeMap<u64, SeriesRow> = BTreeMap::new();
         for (at, row) in self.seconds {
@@ -386,7 +388,7 @@ fn move_times(record: &mut Record, by_s: f64) {
 }
 
 fn add_second(known: &mut SeriesRow, row: &SeriesRow) {
-    // Both parties report the age of their newest message. Use the lower age, because it belongs to the newer message.
+    // `oldest_ms` is the age of a party's newest message. The lower age of two belongs to the newer message.
     let oldest_ms = known.oldest_ms.into_iter().chain(row.oldest_ms).min_by(f64::total_cmp);
     series::join(known, row);
     known.oldest_ms = oldest_ms;
@@ -394,7 +396,7 @@ fn add_second(known: &mut SeriesRow, row: &SeriesRow) {
 
 fn add_rows(sum: &mut Record, more: Record) {
     sum.due = sum.due.zip(more.due).map(|(one, other)| one.saturating_add(other));
-    // Use the earliest end of observation, because the sum is incomplete once a party stops observing.
+    // After the first party has stopped observing, the sum is incomplete. So use the earliest end of observation.
     sum.observed_until_s = sum.observed_until_s.into_iter().chain(more.observed_until_s).reduce(f64::min);
     sum.parties.extend(more.parties);
     let is_same_tls = |one: &TlsRow, other: &TlsRow| (&one.version, &one.cipher) == (&other.version, &other.cipher);
@@ -475,7 +477,7 @@ fn slowest_of(mut messages: Vec<SlowMessage>, more: Vec<SlowMessage>) -> Vec<Slo
 fn common_stalls(ours: &[StallRow], theirs: &[StallRow]) -> Vec<StallRow> {
     let common = |one: &StallRow, other: &StallRow| {
         let from_s = one.from_s.max(other.from_s);
-        // If both stalls last to the end, use the later end, because the party whose load ended first saw no recovery.
+        // If both stalls last to the end of their party's load, neither party saw a recovery, so use the later end.
         let to_s = match (one.to_the_end, other.to_the_end) {
             (true, true) => one.to_s.max(other.to_s),
             _ => one.to_s.min(other.to_s),
@@ -627,8 +629,8 @@ mod tests {
             fields.extend(field.split_once(": ").map(|(name, _)| name));
         }
         fields.extend(["last_s", "to_s"]);
-        // Three of these fields are not changed by `move_times`, so do not check them. `add_stages` shifts `began_s`,
-        // `add_seconds` shifts `second`, and `back_s` is computed later from the joined record.
+        // `move_times` must not change three fields: `add_stages` shifts `began_s`, `add_seconds` shifts `second`, and
+        // `back_s` is computed later from the joined record.
         for not_moved in ["began_s", "back_s", "second"] {
             let before = fields.len();
             fields.retain(|field| *field != not_moved);

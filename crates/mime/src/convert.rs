@@ -133,7 +133,7 @@ impl<'a> Converter<'a> {
     fn end_leaf(&mut self, at: usize, end: BodyEnd) -> Result<(), ConversionError> {
         let message = self.message;
         let Some(Leaf { header, entity, body }) = self.leaf.take() else {
-            // If the part ends before its body begins, copy its header unchanged.
+            // There is no body to convert, so copy the rest of the header unchanged.
             self.out.extend_from_slice(&message[self.header.min(at)..at]);
             self.header = at;
             return Ok(());
@@ -174,8 +174,8 @@ impl<'a> Converter<'a> {
         encoding.encode(content, &mut self.out);
         match (end, encoding) {
             (BodyEnd::Delimiter, _) => {}
-            // The message must end with a line end. If the content does not, add a soft line break, which decoders
-            // remove.
+            // The converted message must end with a line end, even if the content does not. In quoted-printable, add a
+            // soft line break, which decoders remove.
             (BodyEnd::Message, Encoding::QuotedPrintable) if content.ends_with(b"\r\n") => {}
             (BodyEnd::Message, Encoding::QuotedPrintable) => self.out.extend_from_slice(b"=\r\n"),
             (BodyEnd::Message, Encoding::Base64) => self.out.extend_from_slice(b"\r\n"),

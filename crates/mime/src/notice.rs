@@ -129,8 +129,7 @@ impl NoticeReader {
             Some((decoder, lines)) => {
                 let mut text = Vec::new();
                 decoder.decode(line, &mut text);
-                // The splitter has removed the line end. Decode a line end as well, because in quoted-printable it is
-                // part of the text.
+                // `line` has no line end. In quoted-printable, the line end is part of the text, so decode it as well.
                 decoder.decode(b"\r\n", &mut text);
                 let mut lines = std::mem::take(lines);
                 lines.split(&text, |line| self.content_line(line));
@@ -369,7 +368,7 @@ impl LineSplitter {
     }
 
     fn keep(&mut self, part: &[u8]) {
-        // Keep one byte more than the maximum, because the CR of the line end is removed only when the LF arrives.
+        // The CR of a line end is removed only when the LF arrives. Until then, keep one byte more than the maximum.
         let room = (MAX_LINE_BYTES + 1).saturating_sub(self.rest.len());
         self.rest.extend_from_slice(&part[..part.len().min(room)]);
     }
@@ -444,8 +443,7 @@ mod tests {
             assert_eq!(notice.recipients, expected, "{returned}");
             assert_eq!(notice.returned_field.as_deref(), Some(TRACE.as_bytes()), "{returned}");
         }
-        // If a server has removed the trace from the returned message, the reader must still find the envelope id that
-        // the sender chose.
+        // The returned message has lost its `X-Mailrun` field. The reader must still find the envelope id.
         let groups = format!("Original-Envelope-Id: run-7\n{POSTFIX}");
         let notice = read(&report(&groups, "Content-Type: text/rfc822-headers\n\nSubject: x\n")).unwrap();
         assert_eq!((notice.envelope_id.as_str(), notice.returned_field), ("run-7", None));

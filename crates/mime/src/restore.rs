@@ -180,8 +180,8 @@ impl Restorer {
         if is_inner {
             self.out.extend_from_slice(b"\r\n");
         } else if matches!(content, EntityContent::Fixed(_)) {
-            // The restorer does not see the marker of the outermost entity, so take the encoding from the field
-            // Content-Transfer-Encoding.
+            // The marker of the outermost entity is the message's first line, which the caller has left out. So take
+            // the encoding from the field Content-Transfer-Encoding.
             match label {
                 Some(TransferEncodingKind::QuotedPrintable) => self.expect(b"quoted-printable"),
                 Some(TransferEncodingKind::Base64) => self.expect(b"base64"),

@@ -151,9 +151,8 @@ impl Walker {
         let boundary = |number: &usize| self.open[*number].boundary.as_slice();
         let mut looks_like_one = false;
         let mut matches = Vec::new();
-        // The line may be a delimiter of an open multipart whose boundary begins with the first `length` bytes of
-        // `text`. `near` holds all such multiparts, sorted by boundary, so that a binary search quickly finds those
-        // that also match the next byte.
+        // At each step, `near` holds the open multiparts whose boundaries begin with the first `length` bytes of
+        // `text`. They are sorted, so a binary search finds the boundaries that also match the next byte.
         let mut near = self.sorted.as_slice();
         for length in 0..=text.len() {
             let ended = near.partition_point(|number| boundary(number).len() == length);

@@ -223,8 +223,8 @@ impl RateBucket {
     /// Counts an event against the rate, or returns false if the allowance is used up.
     fn take(&mut self, per_minute: u32, now: Duration) -> bool {
         let full_at = self.full_at.max(now) + MINUTE / per_minute.max(1);
-        // An empty bucket takes a minute to fill. If this event would move `full_at` more than a minute into the
-        // future, the bucket has nothing left for it, so reject the event.
+        // An empty bucket is full again after a minute. If this event moved `full_at` more than a minute ahead, it
+        // would take more than the bucket holds, so reject the event.
         let has_one = full_at.saturating_sub(now) <= MINUTE;
         if has_one {
             self.full_at = full_at;

@@ -181,8 +181,8 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
             match (pause.await, self.security.clone()) {
                 (PauseReason::Ended(ended), _) => {
                     if self.is_write_batched {
-                        // Write the batch now. Without the result of this write, it is unknown whether the server may
-                        // have received the message.
+                        // Write the batch now, so that the source learns whether the message was written. If it was,
+                        // the server may have received it.
                         self.stream.flush_batch();
                         self.report_batched();
                     }
@@ -218,8 +218,8 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
     }
 
     fn poll(&mut self, cx: &mut Context<'_>, buffers: &mut IoBuffers) -> Poll<PauseReason> {
-        // The worker writes the output of all its sessions together at the end of a turn. If it has already written
-        // this session's message, tell the source so. A message of the current turn is not written yet.
+        // The worker writes the output of all its sessions together at the end of a turn. Tell the source if a message
+        // of an earlier turn has been written since.
         self.report_batched();
         if self.client.wants() == Want::Transaction {
             self.now = clock::now();
@@ -259,8 +259,8 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
 
     /// Begins transactions and renders messages until the session needs input from the server.
     fn advance(&mut self, cx: &mut Context<'_>, outbox: &mut Outbox) {
-        // With BDAT and several messages in transit, the session renders each message right after MAIL and RCPT, and
-        // begins the next transaction without waiting for replies.
+        // With BDAT and several messages in transit, do not wait for replies. Render each message right after its MAIL
+        // and RCPT, and begin the next transaction.
         while self.step(cx, outbox) && self.client.bursts() && self.client.wants() == Want::Chunk {}
     }
 
@@ -352,8 +352,8 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
         self.is_woken = false;
         let has_ended = self.stream.has_ended();
         loop {
-            // Servers reply in the order of the messages, so this reply is about the oldest message that awaits one. If
-            // even that message is not completely written, the reply comes too early.
+            // Servers reply in the order of the messages, so this reply is about the oldest message without a reply. If
+            // this message is not completely written yet, the reply comes too early.
             let is_early = self.unwritten_messages > 0 && self.client.awaited_messages() <= self.unwritten_messages;
             let is_last = has_ended && self.client.awaits_last_reply_to_message();
             match self.client.next_event(&mut input, now, out) {
@@ -389,7 +389,8 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
     fn write_failed(&mut self, input: &mut [u8], error: io::Error) -> SessionEnd {
         let outcome = match self.stream.try_read(input) {
             Ok(count) if count > 0 => self.process_replies(&input[..count], &mut Vec::new()),
-            // Report a TLS alert, or input that is not TLS, because it tells the user more than a broken pipe.
+            // The server has sent a TLS alert, or input that is not TLS. Report this error, because it tells the user
+            // more than the failed write.
             Err(alert) if alert.kind() == io::ErrorKind::InvalidData => return self.lost(alert),
             Ok(_) | Err(_) => Ok(()),
         };
@@ -485,8 +486,7 @@ mod tests {
                 let talk =
                     ClientSession::new(socket, client, &mut source, &mut timer, reply_timeout, worker_buffers).run();
                 let mut talk = pin!(talk);
-                // Poll the session twice before its output is written. This happens if a timer or another task wakes
-                // the session.
+                // Poll the session a second time before its output is written, as if a timer had woken the session.
                 poll_fn(|cx| match talk.as_mut().poll(cx) {
                     Poll::Pending => talk.as_mut().poll(cx),
                     ready => ready,

@@ -385,8 +385,8 @@ mod tests {
         drop(open);
         for _ in 0..100 {
             long.client(format!("NOOP {}\r\n", "x".repeat(900)).as_bytes());
-            // This short line would still fit after a long line was dropped. It must be dropped as well, so that the
-            // log has only one gap.
+            // When the log is too full for a long line, this short line would still fit. The log must drop it as well,
+            // so that there is only one gap.
             long.client(b"NOOP\r\n");
         }
         let ShownState::Held(held) = &long.state else { panic!("nobody wants it") };
@@ -395,7 +395,7 @@ mod tests {
         let lines = written.take();
         let gap = lines.iter().position(|(_, line)| line.ends_with(" lines are left out here")).expect("a gap");
         // Before MAIL, the session has 202 lines: the client's address, 200 commands and the greeting. The log shows
-        // the first `gap` lines, and its notice must count all other lines up to MAIL.
+        // the first `gap` lines. Its notice must state the number of the other lines.
         let left_out = 1 + 200 + 1 - gap;
         assert_eq!(lines[gap].1, format!("=== {left_out} lines are left out here"));
         assert_eq!(lines[gap + 1].1, " -> MAIL FROM:<a@wanted> SIZE=5");

@@ -138,8 +138,8 @@ impl BufferBudget {
     }
 
     fn try_take(&self, bytes: usize) -> bool {
-        // Several workers share `used`, so add the bytes first, and subtract them again if the limit is exceeded. If
-        // the limit were checked first, another worker could take the last bytes before the addition.
+        // Add the bytes first, and subtract them again if the limit is exceeded. If the limit were checked first,
+        // another worker could take the last bytes before the addition.
         let before = self.used.fetch_add(bytes, Ordering::Relaxed);
         let has_room = before.checked_add(bytes).is_some_and(|after| after <= self.limit);
         if !has_room {

@@ -40,7 +40,7 @@ impl<K: Hash + Eq, V> RecentMap<K, V> {
             self.make_room();
             return self.young.entry(key).or_insert(value);
         }
-        // `young` already contains the key here, so this call returns its value and never calls `make`.
+        // `young` contains the key here, so `make` is never called.
         self.young.entry(key).or_insert_with(make)
     }
 
@@ -98,8 +98,7 @@ impl<T> Shards<T> {
     /// Locks and returns the table to which the key belongs.
     pub fn lock(&self, key: &impl Hash) -> MutexGuard<'_, T> {
         let number = self.hasher.hash_one(key) as usize % self.shards.len();
-        // Use the table even if a thread has panicked while it held the lock, because at worst, a counter is wrong by
-        // one.
+        // Use the table even if a thread has panicked while it held the lock. At worst, a counter is wrong by one.
         lock(&self.shards[number])
     }
 
@@ -136,8 +135,8 @@ mod tests {
             capacity in 2..40_usize, steps in prop::collection::vec((0..60_u8, 0..4_u8), 0..400)
         ) {
             let mut map = RecentMap::new(capacity);
-            // A removed key leaves `None` in the list and still counts as one of the latest keys. The map may have
-            // dropped an older key to make room for it.
+            // A removed key becomes `None` in this list, but still counts as one of the latest keys. When this key was
+            // inserted, the map may have dropped an older key to make room.
             let mut used: VecDeque<Option<(u8, usize)>> = VecDeque::new();
             for (number, (key, what)) in steps.into_iter().enumerate() {
                 let at = used.iter().position(|one| one.is_some_and(|(one, _)| one == key));

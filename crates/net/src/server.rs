@@ -383,7 +383,7 @@ async fn serve<S: Service>(
     wait_while(|| sessions.are_open(), stopped_at + DRAIN_TIMEOUT).await;
     sessions.close();
     wait_while(|| sessions.are_deciding(), stopped_at + DECISION_TIMEOUT).await;
-    // The sessions that are still open are dropped when this worker ends, and then send 421.
+    // Sessions that are still open send 421 when this worker ends and drops them.
     service.drain().await;
     service.tick(clock::now());
     Ok(())
@@ -425,7 +425,7 @@ async fn accept<S: Service>(
         let client = classify(&**service, address.ip());
         let (client, admission) = match place.proxied {
             Proxied::No => (client, admit(&place.clients, client, address.ip())),
-            // This address is the proxy's, so count the client later, when the PROXY header has named its address.
+            // This is the proxy's address. The session counts the client after the PROXY header has named the client.
             Proxied::Yes => (ClientClass::Exempt, Ok(None)),
         };
         let outcome = match admission {
@@ -442,7 +442,7 @@ async fn accept<S: Service>(
                     dialogue.server(reply.wire());
                     dialogue.closed(CloseReason::HungUp);
                 }
-                // Ignore an error, because the client notices the closed connection even if it gets no reply.
+                // Ignore an error. Even without the reply, the client notices that the connection is closed.
                 let _ = send(&descriptor, reply.wire(), SendFlags::NOSIGNAL);
                 continue;
             }

@@ -235,7 +235,8 @@ impl<H: Handler> ServerSession<H> {
         let now = clock::now();
         let greeting = self.handler.connect(now);
         let mut later = self.turn(|session, buffers| session.apply_answer(greeting, now, buffers.outbox.bytes()))?;
-        // A client that is refused at the greeting has sent nothing, so closing at once causes no reset.
+        // If the greeting refuses the client, do not linger before closing. The client has sent nothing yet, so closing
+        // causes no reset.
         self.is_aborted |= self.server.is_closed();
         loop {
             if let Some(answer) = later.take() {
@@ -485,8 +486,8 @@ impl<H: Handler> ServerSession<H> {
         }
         let mut backlog = std::mem::take(&mut self.backlog);
         if self.slot.is_closing() {
-            // The worker is stopping, so drop further commands. The call below is still needed in LMTP: it asks the
-            // handler about the message's other recipients, each of which needs a reply.
+            // The worker is stopping, so drop further commands. Still call `process_input`, because in LMTP, it asks
+            // the handler for the replies to the message's other recipients.
             backlog.clear();
         }
         self.process_input(&backlog, now, out)
@@ -544,7 +545,7 @@ fn limit_of(event: &Event<'_>) -> Option<ClientLimit> {
         Event::Recipient(_) => Some(ClientLimit::RecipientRate),
         Event::StartTls => Some(ClientLimit::HandshakeRate),
         Event::Nonce => Some(ClientLimit::LoginRate),
-        // If the mechanism needs a nonce, an `Event::Nonce` has already counted this login against the rate.
+        // Skip mechanisms that need a nonce, because `Event::Nonce` has already counted the login.
         Event::Auth(auth) if !auth.mechanism.needs_server_nonce() => Some(ClientLimit::LoginRate),
         _ => None,
     }

@@ -68,7 +68,7 @@ pub(crate) struct SessionSlot {
 impl SessionSlot {
     /// Counts another session, or returns `None` if the limit for clients of this class is reached.
     pub(crate) fn acquire(slots: &Arc<SessionSlots>, worker: &Rc<WorkerSessions>, client: ClientClass) -> Option<Self> {
-        // Count the session first, and undo that if it exceeds the limit (when `slot` is dropped). If the limit were
+        // Count the session first. If it exceeds the limit, `slot` is dropped, which undoes this. If the limit were
         // checked first, another worker could open the last session in between.
         let before = slots.open.fetch_add(1, Ordering::Relaxed);
         let slot = Self { slots: Arc::clone(slots), worker: Rc::clone(worker) };

@@ -218,11 +218,11 @@ impl TlsLayer {
             if self.buffers.is_closed || self.buffers.has_failed {
                 return Poll::Ready(Ok(0));
             }
-            // Decrypt the held bytes even if the socket has no more, because the last segment of the handshake may
-            // already have contained whole records.
+            // Decrypt the held bytes even if the socket has no more bytes. The last segment of the handshake may have
+            // contained whole records.
             let held = self.buffers.incoming.len();
-            // Read at most as much as `room` or one record can hold, whichever is more, because the session has to
-            // buffer all plaintext that does not fit into `room`.
+            // Read at most one record or the size of `room`, whichever is more. The session has to buffer all plaintext
+            // that does not fit into `room`.
             let end = scratch.len().min(held + room.len().max(RECORD_BYTES));
             let brought = match socket.poll_read(&mut scratch[held..end]) {
                 Poll::Pending if held == 0 || !std::mem::take(&mut self.buffers.is_fresh) => return Poll::Pending,

@@ -154,8 +154,8 @@ impl ServerTls {
         match resumption {
             SessionResumption::On => {
                 config.ticketer = rustls::crypto::ring::Ticketer::new()?;
-                // Send one ticket instead of two, because each handshake, even a resumed one, brings a new ticket, and
-                // each ticket costs both sides a key derivation, an encryption and a record.
+                // Send one ticket instead of two. One ticket is enough, because each resumed handshake brings a new
+                // ticket. Each ticket costs both sides a key derivation, an encryption and a record.
                 config.send_tls13_tickets = 1;
             }
             SessionResumption::Off => {
@@ -265,8 +265,8 @@ impl ClientTls {
         trust: &Trust,
         judge: &Trust,
     ) -> Result<Arc<CertificateRecorder>, TlsSetupError> {
-        // Do not fail if the certificates of `judge` cannot be used, for example because the system has none. In this
-        // case, the recorder reports this error, and not whether `judge` trusts the server.
+        // Do not fail if the certificates of `judge` cannot be used, for example because the system has none. The
+        // recorder then reports this error instead of a verdict about the server.
         let judge = verifier_of(judge).map_err(|error| error.to_string());
         let recorder = Arc::new(CertificateRecorder::new(verifier_of(trust)?, judge));
         let verifier: Arc<dyn ServerCertVerifier> = Arc::clone(&recorder) as _;
@@ -454,8 +454,8 @@ mod tests {
             let server = server();
             let mut kinds = Vec::new();
             for _ in 0..3 {
-                // Begin all 40 handshakes before the first has ended, as parallel sessions do. None of them can then
-                // use a ticket from another one.
+                // Begin all 40 handshakes before the first handshake has ended, as parallel sessions do. No handshake
+                // can then use a ticket of another handshake.
                 let mut pairs: Vec<_> = (0..40).map(|_| ends(&client, &server)).collect();
                 pairs.iter_mut().for_each(|(client, server)| shake(client, server));
                 kinds

@@ -39,16 +39,16 @@ impl HostProcesses {
         let gone_parents: BTreeMap<u32, u32> =
             self.seen.iter().filter(|(key, _)| gone(key)).map(|((pid, _), (_, stat))| (*pid, stat.parent)).collect();
         for (_, (_, stat)) in self.seen.iter().filter(|(key, _)| gone(key)) {
-            // Find the nearest ancestor that is still running, because the kernel has added the CPU time of all ended
-            // processes below it to this ancestor.
+            // The kernel adds the CPU time of an ended process to its parent. If the parent ends too, the time passes
+            // to the parent's parent. So find the nearest ancestor that is still running.
             let line = std::iter::successors(Some(stat.parent), |pid| gone_parents.get(pid).copied());
             let heir = line.take(gone_parents.len() + 1).last().unwrap_or(stat.parent);
             *ended.entry(heir).or_default() += ticks(stat);
         }
         let mut by_name: BTreeMap<(&str, bool), HostProcess> = BTreeMap::new();
         for (key @ (pid, _), (name, stat)) in &later.seen {
-            // This process's ticks include all CPU time of its ended children. Subtract the CPU time that these
-            // children had used before the first reading, because only the time between the two readings counts.
+            // The ticks of this process include all CPU time of its ended children. Subtract what the process and these
+            // children had used before the first reading.
             let before =
                 self.seen.get(key).map_or(0, |(_, stat)| ticks(stat)) + ended.get(pid).copied().unwrap_or_default();
             let ticks = ticks(stat).saturating_sub(before);
@@ -75,8 +75,8 @@ impl HostProcesses {
     pub(crate) fn family(&self, roots: &BTreeSet<u32>) -> BTreeSet<u32> {
         let stats: BTreeMap<u32, &ProcessStat> = self.seen.iter().map(|((pid, _), (_, stat))| (*pid, stat)).collect();
         let mut members: BTreeSet<u32> = roots.iter().copied().filter(|pid| stats.contains_key(pid)).collect();
-        // If the leader of a process group or session has ended, the other processes keep its ID as their group or
-        // session. If a root has such an ID, all processes with this ID belong to the family.
+        // A process group or session keeps the ID of its leader after the leader has ended. If a root is in such a
+        // group or session, all processes of this group or session belong to the family.
         let led = roots.iter().filter_map(|pid| stats.get(pid)).flat_map(|stat| [stat.group, stat.session]);
         let leaders: BTreeSet<u32> = led.filter(|leader| *leader > 0 && !stats.contains_key(leader)).collect();
         loop {
@@ -133,8 +133,7 @@ fn ticks(stat: &ProcessStat) -> u64 {
 
 fn descends(pid: u32, root: u32, parents: &BTreeMap<u32, u32>) -> bool {
     let mut line = std::iter::successors(Some(pid), |pid| parents.get(pid).copied());
-    // Limit the number of steps. Processes may change while they are read, so the links to their parents could form a
-    // cycle.
+    // Limit the number of steps. Processes may change while they are read, so `parents` could contain a cycle.
     line.by_ref().take(parents.len() + 1).any(|pid| pid == root)
 }
 
@@ -200,7 +199,7 @@ mod tests {
                 process(30, 1, 30, 30),
                 process(31, 30, 31, 30),
                 process(32, 1, 32, 30),
-                // Processes 41 and 42 must count as one family, although the leader of their session, 40, has ended.
+                // The leader of this session, 40, has ended. Processes 41 and 42 must still count as one family.
                 process(41, 1, 40, 40),
                 process(42, 1, 40, 40),
             ]),

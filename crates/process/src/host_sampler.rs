@@ -231,8 +231,8 @@ mod tests {
         let around = sampler(100, 10, 1000, Some(5)).difference(&sampler(150, 20, 1100, Some(8)));
         assert_eq!((around.busy_share, around.steal_share, around.used_share), (Some(0.5), Some(0.1), Some(0.75)));
         assert_eq!((around.listen_drops, around.listen_overflows, around.syn_drops), (Some(3), Some(0), None));
-        // Only 99 ticks have passed, fewer than `MIN_TICKS`, so the shares of CPU time are unknown. The number of drops
-        // is unknown, because its counter has decreased.
+        // The shares of CPU time must be unknown, because only 99 ticks have passed, fewer than `MIN_TICKS`. The number
+        // of drops must be unknown, because its counter has decreased.
         let around = sampler(100, 10, 1000, Some(5)).difference(&sampler(150, 20, 1099, Some(4)));
         assert_eq!((around.busy_share, around.steal_share, around.listen_drops), (None, None, None));
         assert_eq!(sampler(2, 2, 2, None).difference(&sampler(1, 2, 3, None)).processor_s, None);

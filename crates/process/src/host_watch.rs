@@ -137,8 +137,8 @@ impl Observer {
 
     /// Finds the processes of the run and of the server, so that none of them counts as unrelated to the run.
     fn search(&mut self, all: &HostProcesses) {
-        // A sink or a relay of this run cannot be distinguished from a mailrun process of another run. Count all
-        // mailrun processes as related to this run, so that those of this run never count as foreign load.
+        // The sink or relay of this run looks like a mailrun process of another run. Count all mailrun processes as
+        // related to this run, so that its sink and relay never count as foreign load.
         let own = all.family(&all.namesakes(id()));
         let servers: BTreeSet<u32> = self.server_roots().collect();
         let server = all.family(&servers);
@@ -180,8 +180,8 @@ impl Observer {
             unknown.is_none()
                 && !self.kin.contains(&pid)
                 && !groups.contain(pid)
-                // A process in another network namespace, such as a container's, may be the server behind a forwarded
-                // port, so it counts as related to the run.
+                // A process in another network namespace counts as related to the run. It may be the server, for
+                // example in a container behind a forwarded port.
                 && network_namespace(&pid.to_string()).is_none_or(|other| Some(other) == namespace)
         };
         let used = self.first.used_until(&last, id(), is_foreign);
@@ -308,8 +308,8 @@ impl Windows {
 
     /// Adds the reading that the caller has taken at the end of a `WINDOW`.
     fn add(&mut self, row: WaitRow) {
-        // If the watching thread was itself delayed, this reading covers more than one `WINDOW`, but the record shows
-        // it as a single `WINDOW`. Limit the waits to one `WINDOW`, because it cannot contain longer waits.
+        // If the watching thread was delayed, this reading covers more than one `WINDOW`. The record shows it as a
+        // single `WINDOW`, so limit the waits to this length.
         let waited_ms = row.waited_ms.min(WINDOW.as_secs_f64() * 1e3);
         self.pending.push(WaitRow { waited_ms: (waited_ms * 1e3).round() / 1e3 });
         if self.pending.len() >= self.width {

@@ -184,7 +184,7 @@ async fn accept(listener: TcpListener, routes: &Router, counters: &HttpCounters)
 
 async fn serve_connection(stream: TcpStream, routes: Router) {
     let timeout_ms = u32::try_from(UNREAD_TIMEOUT.as_millis()).unwrap_or(u32::MAX);
-    // Ignore an error, because newer connections displace a stalled one even without this time-out.
+    // Ignore an error. Even without this time-out, newer connections displace a stalled connection.
     let _ = rustix::net::sockopt::set_tcp_user_timeout(&stream, timeout_ms);
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())

@@ -236,8 +236,8 @@ async fn count_signals(signals: WatchedSignals, watch: &SignalWatch) {
             }
             _ = hangup => {
                 watch.terminations.fetch_add(1, Ordering::Relaxed);
-                // Closing a terminal may send SIGHUP twice, from the shell and from the kernel. Count SIGHUP only if it
-                // is the first signal, because a second counted signal would cut the report short.
+                // Closing a terminal may send SIGHUP twice, from the shell and from the kernel. A second counted signal
+                // would cut the report short, so count SIGHUP only if no signal came before.
                 watch.signals.fetch_max(1, Ordering::Relaxed);
                 continue;
             }

@@ -192,8 +192,7 @@ mod tests {
     #[test]
     fn a_fault_that_the_sink_was_ordered_to_make_counts_once() {
         let sink = LiveProgress { errors: 8, ordered: 7, ..LiveProgress::default() };
-        // In the last row, the source has seen no error, because a server between source and sink hides the sink's
-        // faults.
+        // In the last row, a server between source and sink hides the sink's faults, so the source has seen no error.
         for (of_source, expected) in [(7, 8), (9, 10), (0, 8)] {
             let source = LiveProgress { errors: of_source, ..LiveProgress::default() };
             assert_eq!(source.errors_with_sink(&sink), expected, "{of_source} errors of the source");

@@ -170,7 +170,7 @@ impl LiveLine {
             let columns = text.chars().count();
             let bar = self.share.filter(|_| min_part <= LinePart::Bar);
             let room = width.saturating_sub(columns + 1);
-            // If there is only room for a bar that is too short to be useful, omit another part of the line instead.
+            // If there is not enough room for a useful bar, omit another part of the line.
             match bar {
                 Some(share) if room >= MIN_BAR_COLUMNS => {
                     return format!("{} {text}", draw_bar(share, room.min(MAX_BAR_COLUMNS), letters));

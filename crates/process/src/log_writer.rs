@@ -215,8 +215,8 @@ impl LogBuffer {
             drop(state);
             self.emptied.notify_all();
             if dropped_count > 0 {
-                // Report the dropped lines at the end of this batch. They were dropped because the lines of this batch
-                // had filled the buffer.
+                // The lines of this batch had filled the buffer, so later lines were dropped. Report this at the end of
+                // the batch, where the dropped lines are missing.
                 let what = format!("log lines were dropped because nobody read them in time lines={dropped_count}");
                 batch.extend_from_slice(format_line("WARN", &what).as_bytes());
             }
@@ -241,7 +241,7 @@ impl LogBuffer {
                 Ok(written) if written > 0 => bytes = &bytes[written.min(bytes.len())..],
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::sleep(RETRY_DELAY),
-                // The reader is gone, so the error cannot be reported.
+                // Only count the lost lines. The reader is gone, so nobody could read a report of the error.
                 Ok(_) | Err(_) => {
                     let lines = bytes.iter().filter(|byte| **byte == b'\n').count();
                     self.dropped.fetch_add(lines as u64, Ordering::Relaxed);
@@ -266,8 +266,8 @@ mod tests {
     fn a_pipe_that_nobody_reads_holds_up_nobody_and_hears_how_much_it_missed() {
         let (mut reader, pipe) = io::pipe().unwrap();
         let writer = LogWriter::start(pipe, 64 << 10).unwrap();
-        // All lines have the same length, so once the buffer has no room for one of them, all
-        // further lines are dropped until somebody reads.
+        // All lines have the same length. Once the buffer has no room for a line, all further lines are dropped until
+        // somebody reads.
         let [line, lost, end] = ["x", "l", "e"].map(|letter| format!("{}\n", letter.repeat(99)));
         (0..10_000).for_each(|_| writer.write_line(line.as_bytes()));
         let dropped = writer.dropped();
@@ -280,8 +280,8 @@ mod tests {
             let lines = BufReader::new(&mut reader).lines().map(Result::unwrap);
             lines.take_while(|line| !line.starts_with("eee")).collect()
         });
-        // The reader stops at the line `end`. Write this line again and again, because the log drops it as long as the
-        // pipe is full.
+        // The reader stops at the line `end`. The log drops this line while the pipe is full, so write it until the
+        // reader has seen it.
         let lines: Vec<String> = loop {
             writer.write_line(end.as_bytes());
             writer.flush();

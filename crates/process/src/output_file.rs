@@ -98,8 +98,8 @@ fn place(path: &Path) -> io::Result<Place> {
     if path.as_os_str().is_empty() {
         return Err(Errno::NOENT.into());
     }
-    // A path such as /dev/stdout names a descriptor of this process. Treat it as a stream even if it leads to a file,
-    // because this process may have written other output to the file, which must then not be replaced.
+    // A path such as /dev/stdout names a descriptor of this process. Treat it as a stream even if it leads to a file.
+    // This process may have written other output to the file, so the file must not be replaced.
     let is_descriptor = is_standard_output(path)
         || path == Path::new("/dev/stderr")
         || ["/dev/fd", "/proc/self/fd"].iter().any(|directory| path.parent() == Some(Path::new(directory)));
@@ -153,7 +153,7 @@ impl OutputFile {
             Err(error) => return Err(error),
         };
         if let Some(older) = older {
-            // Keep the older file's owner, and ignore an error, because only root can change the owner of a file.
+            // Keep the older file's owner. Ignore an error, because only root can change the owner of a file.
             let _ = rustix::fs::fchown(
                 &file,
                 Some(rustix::fs::Uid::from_raw(older.uid())),

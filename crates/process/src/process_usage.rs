@@ -71,8 +71,8 @@ pub fn own() -> ProcessUsage {
     let used = read("self").unwrap_or_default();
     let exact = clock_gettime(ClockId::ProcessCPUTime);
     let exact_s = exact.tv_sec as f64 + exact.tv_nsec as f64 / 1e9;
-    // /proc tells user and system time apart, but counts in hundredths of a second, which is too coarse for a run of
-    // 50 ms. The kernel's CPU clock of this process is exact, so split its time in the ratio that /proc shows.
+    // /proc counts user and system time in hundredths of a second. This is too coarse for a run of 50 ms. The kernel's
+    // CPU clock is exact, but counts both together. So split its time in the ratio that /proc shows.
     let user_share = match used.user_s + used.sys_s {
         total if total > 0.0 => used.user_s / total,
         _ => 1.0,

@@ -363,8 +363,8 @@ impl<'a> Section<'a> {
         let check_one = |value: Spanned<DeValue<'a>>| {
             let span = value.span();
             let mut document = value;
-            // `T` describes a whole file, so serde cannot read it from the value alone. Put the value into a document
-            // that has only this key, inside the same tables as in the file.
+            // `T` describes a whole file, so serde cannot read it from the value alone. Build a document that contains
+            // only this value, in the same tables as in the file.
             for name in std::iter::once(&key).chain(self.path.iter().rev()) {
                 let table = DeTable::from_iter([(Spanned::new(span.clone(), Cow::Borrowed(*name)), document)]);
                 document = Spanned::new(span.clone(), DeValue::Table(table));

@@ -113,7 +113,6 @@ impl UsageSampler {
     /// `MIN_COVERED_S`. The memory is always the memory in the last row.
     pub fn latest(&self) -> Option<UsageRow> {
         let is_settled = |row: &&UsageInterval| row.covered_s >= MIN_COVERED_S;
-        // Use the previous second if samples cover too little of the current one for a reliable figure.
         let row = self.rows.iter().rev().take(2).find(is_settled)?;
         let rss_bytes = self.rows.last().map_or(row.rss_bytes, |last| last.rss_bytes);
         Some(UsageRow { second: row.second, cores: row.used_s / row.covered_s, rss_bytes })

@@ -68,8 +68,8 @@ impl UserTable {
         if let Some(keys) = self.cached_keys().get_mut(&salt) {
             return keys.clone();
         }
-        // Compute the keys without the lock, so that other logins need not wait. Two first logins of a user at the same
-        // time compute the same keys twice, which does no harm.
+        // Compute the keys without the lock, so that other logins need not wait. If a user logs in twice at the same
+        // time, the same keys may be computed twice, which does no harm.
         let real = match self.secret_of(name) {
             Secret::Password(password) => Keys::derive(&password, &salt, MIN_ITERATIONS),
             _ => None,
@@ -198,8 +198,7 @@ mod tests {
         assert!(ann.belong_to("one") && bob.belong_to("two") && eve.belong_to("three") && !ann.belong_to("two"));
         assert!(ann == keys("ann") && bob == keys("bob"), "kept, or made again as they were");
         assert!(ann.salt != bob.salt, "each has a salt of its own");
-        // A client must not be able to tell an unknown name from a user whose password
-        // SCRAM-SHA-256 does not allow.
+        // A client must not be able to tell an unknown user from a user whose password SCRAM-SHA-256 does not allow.
         for name in ["nobody", "ill", "nobody else", "another one", "and another"] {
             let made_up = keys(name);
             assert_eq!(made_up, keys(name), "the same salt each time");

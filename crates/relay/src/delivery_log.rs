@@ -340,8 +340,8 @@ mod tests {
             writer.submit(vec![entry(DeliveryResult::Delivered, &["c@d", "e@f"])]);
         }
         let lost = writer.dropped_lines();
-        // Besides the `MAX_PENDING_BATCHES` batches in the channel, three may be on their way: one in the delivery
-        // log's thread, one in the `LogWriter`'s buffer and one that it writes. All other batches must be dropped.
+        // The channel holds `MAX_PENDING_BATCHES` batches. Three more batches may be in the delivery log's thread, in
+        // the `LogWriter`'s buffer and in its blocked write. All other batches must be dropped.
         assert!(
             lost >= 2 * (batches - MAX_PENDING_BATCHES as u64 - 3),
             "{lost}: nothing waits for a log that stands still"

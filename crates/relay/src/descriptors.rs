@@ -72,8 +72,8 @@ impl DescriptorNeed {
             return Some((self.sessions, self.deliveries));
         }
         let rest = granted.checked_sub(self.reserved).filter(|rest| *rest >= MIN_CONNECTIONS)?;
-        // Sessions and deliveries share the `rest` of the descriptors. Deliveries may use at least a quarter of it. If
-        // the sessions need less than the other three quarters, deliveries may also use what the sessions leave.
+        // Sessions and deliveries share the `rest` of the descriptors. Deliveries may use a quarter of it, or all that
+        // the sessions leave if this is more.
         let left_by_sessions = rest.saturating_sub(self.listeners * self.sessions);
         let deliveries = self.deliveries.min(left_by_sessions.max(rest / 4));
         let sessions = self.sessions.min((rest - deliveries) / self.listeners.max(1));

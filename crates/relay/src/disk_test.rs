@@ -152,7 +152,7 @@ fn measure_cell(
     mut show: impl FnMut(&DiskTestRow),
 ) -> io::Result<Option<DiskTestRow>> {
     let body: Arc<[u8]> = vec![b'm'; message_bytes as usize].into();
-    // Do not measure the first commit of this size, because it takes longer: it allocates buffers.
+    // Do not measure the first commit of this size. It takes longer, because it allocates buffers.
     probe.commit(group, &body)?;
     let mut times_ms = Vec::new();
     let mut bytes = 0;

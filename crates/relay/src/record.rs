@@ -54,7 +54,7 @@ impl QueueLengths {
         while self.lengths.len() > MAX_LENGTHS {
             self.width_s *= 2;
             let joined = std::mem::take(&mut self.lengths).into_iter();
-            // The map yields the seconds in order. If two lengths get the same key, the later length therefore remains.
+            // Two lengths may get the same key. The later length remains, because the map yields the seconds in order.
             self.lengths = joined.map(|(second, messages)| (second / self.width_s * self.width_s, messages)).collect();
         }
     }
@@ -240,7 +240,8 @@ mod tests {
             queued.record(second, second);
             assert!(queued.lengths.len() <= MAX_LENGTHS, "{second}");
         }
-        // After 200,000 seconds, each recorded length covers 8 seconds, and must be the length in the last of them.
+        // After 200,000 seconds, one length is kept for every 8 seconds. It must be the length in the last of these 8
+        // seconds.
         assert_eq!([0, 7, 8, 100_003, u64::MAX].map(|second| queued.at(second)), [7, 7, 15, 100_007, 199_999]);
     }
 

@@ -27,7 +27,7 @@ const LOCK_FILE: &str = "lock";
 /// # Errors
 /// Fails if the directory cannot be used as a spool. The error tells the operator why, and what to do about it.
 pub(super) fn check(directory: &Path) -> Result<Option<String>, String> {
-    // Remove a trailing slash from the path, because with the slash, opening the path would follow a symbolic link.
+    // Remove a trailing slash from the path. With the slash, `open` would follow a symbolic link.
     let directory: PathBuf = directory.components().collect();
     let path = directory.display();
     let descriptor = open(&directory).map_err(|error| match is_link(&directory) {

@@ -281,8 +281,8 @@ impl RelayWorker {
     fn count_facts(&self, facts: &[Fact]) {
         for fact in facts {
             match fact {
-                // Do not count a time of 0. It means that an operator's command, and not a deferral, has made the
-                // recipient due at once.
+                // Count only real deferrals. A time of 0 means that an operator's command has made the recipient due at
+                // once.
                 Fact::Deferred { recipients, next_unix_s: 1.., .. } => {
                     self.sink.counters.deferred.add(recipients.len() as u64)
                 }

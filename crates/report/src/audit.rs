@@ -48,8 +48,8 @@ fn table(audit: &Audit) -> Table {
             row.not_supported,
         ];
         let back = row.back_s.map_or_else(|| "–".to_owned(), seconds);
-        // Show an upper bound of the loss, because a few rounds cannot prove that no message is ever lost. A text such
-        // as "0 of 363,826 messages" would sound like such a proof.
+        // Show an upper bound of the loss. A text such as "0 of 363,826 messages" would sound like a proof that no
+        // message is ever lost, which a few rounds cannot give.
         let bound = row.bound.map_or_else(|| "–".to_owned(), |bound| format!("< {}", bound_text(bound)));
         let cells = [plain(&row.fault), count(row.rounds)].into_iter().chain(counts.map(count)).chain([back, bound]);
         table.row(cells.collect());

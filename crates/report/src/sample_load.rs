@@ -149,8 +149,8 @@ fn counts(length: u64, trouble: &SampleTrouble) -> Vec<SeriesRow> {
     for second in 0..length {
         let is_stalled = trouble.stall.contains(&second);
         let is_last = second + 1 == length;
-        // In each pair of seconds, the first has more messages than `RATE`, and the second has as many fewer. So the
-        // load varies, but its average is exactly `RATE` messages per second.
+        // The load varies, but its average must be exactly `RATE` messages per second. So if an even second has ten
+        // messages more than `RATE`, the next second has ten messages less.
         let difference = if length % 2 == 1 && is_last { 0 } else { noise(second / 2) % 200 };
         let created = if second % 2 == 0 { RATE + difference } else { RATE - difference };
         let failed = if trouble.stall.start + 1 == second { trouble.failed } else { 0 };

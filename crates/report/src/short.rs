@@ -161,7 +161,7 @@ fn messages_and_relay(record: &Record, recipients: &str) -> String {
     let messages = format!("messages of {}{recipients} to ", sizes(&record.workload));
     match relay::party(record).map(|relay| plain(&relay.name)) {
         None => messages,
-        // If the relay's name is only the address of the target, leave it out, because the address follows anyway.
+        // Leave out a name that is only the target's address, because the address follows anyway.
         Some(name) if name == plain(&record.workload.target) => messages,
         Some(name) if name == "mailrun" && record.audit.is_none() => {
             format!("demonstration with mailrun's own relay: {messages}")

@@ -89,8 +89,8 @@ pub(crate) fn of_load(record: &Record) -> Option<Section> {
             let rate = row.rate_per_s.map_or_else(|| Cell::from("–"), Cell::Figure);
             let times = row.latency_ms.map(|times| time_cells(&times, row.beyond_ms));
             let times = times.map_or_else(|| vec![Cell::from("–"); 8], |times| times.to_vec());
-            // Each row must contain the name of the load stage, because the HTML page finds the matching row of the
-            // baseline by the first two columns. The second column is `accepted` or `delivered`.
+            // Write the name of the load stage into both of its rows. The HTML page compares each row with the
+            // baseline's row that has the same first two columns.
             let names = [Cell::from(plain(&load_stage.name)), Cell::from(row.name.name())];
             table.row(names.into_iter().chain(counts).chain([rate]).chain(times).collect());
         }

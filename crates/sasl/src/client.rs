@@ -150,8 +150,8 @@ fn begin(mechanism: Mechanism, credentials: &Credentials, nonce: Option<String>)
             Some(State::First(format!("user={name}\u{1}auth=Bearer {secret}\u{1}\u{1}").into_bytes(), None))
         }
         Mechanism::ScramSha256 => {
-            // Check whether SCRAM permits the password before the first message is sent. If SCRAM does not, the caller
-            // can still try another mechanism. After the server's challenge, this would be too late.
+            // Check already now whether SCRAM permits the password. Before the first message, the caller can still try
+            // another mechanism. After the server's challenge, this would be too late.
             prepared(secret)?;
             let first = scram::ClientFirst::new(ScramHash::Sha256, name, &nonce?)?;
             Some(State::First(first.message().into_bytes(), Some(first)))

@@ -259,7 +259,7 @@ fn parse_range(word: &str, read: &impl Fn(&str) -> Result<u64, String>) -> Resul
     if range.least > range.most {
         return Err(format!("{word:?}: write the smaller value first"));
     }
-    // Refuse a range that ends at the greatest u64, because the number of values in it might not fit into a u64.
+    // Refuse a range that ends at `u64::MAX`. If it begins at 0, the number of its values does not fit into a u64.
     if range.most == u64::MAX { Err(format!("the range {word:?} is too wide")) } else { Ok(range) }
 }
 

@@ -177,8 +177,9 @@ impl OfferedRate {
             let length_s = stage.length.as_secs_f64();
             let skipped_s = (from_s - begins_s).clamp(0.0, length_s);
             let rest_s = length_s - skipped_s;
-            // Multiply the stage's remaining time by the mean rate in that time to get the remaining messages. If
-            // little time remains, it would be too inexact to subtract the messages so far from the stage's total.
+            // Multiply the stage's remaining time by the mean rate in that time to get the remaining messages. Do not
+            // subtract the messages so far from the stage's total. Near the end of the stage, both numbers are almost
+            // equal, so their difference would be mostly rounding error.
             messages += rest_s * (stage.rate_at(skipped_s) + stage.to_per_s) / 2.0;
             counted_s += rest_s;
             begins_s += length_s;
@@ -250,8 +251,8 @@ mod tests {
 
     #[test]
     fn the_mean_of_a_rest_of_no_length_is_a_rate_of_the_stage() {
-        // Fuzzing found that the lengths of many equal stages, added up as f64, can slightly exceed the exact end of
-        // the load. At this end, the mean must still be 0 or the rate of the stages.
+        // Fuzzing found this case: because of rounding, the sum of the stages' lengths as f64 can slightly exceed the
+        // exact end of the load. The mean must then still be 0 or the rate of the stages.
         for count in 1..12 {
             let offer = stages(&vec!["60s10ms:100000/s"; count]);
             let end_s = offer.length().unwrap().as_secs_f64();

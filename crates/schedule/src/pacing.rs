@@ -95,12 +95,12 @@ impl ArrivalSchedule {
     /// Counts the messages that are due before `at`, from the first message of the schedule on. The caller must not
     /// have called [`Self::advance`], because the count would then be wrong.
     pub fn due_before(mut self, at: Duration) -> u64 {
-        // Limit `at` to the end of the last stage. For every message beyond the load, `due` returns this end, so the
-        // loop below would never reach a later `at`.
+        // Limit `at` to the end of the load. After the last message, `due` always returns this end. With a later `at`,
+        // the loop below would therefore run forever.
         let at = self.offers[0].offer.length().map_or(at, |length| at.min(self.began.saturating_add(length)));
         if self.random.is_none() {
             let positions = self.offers[0].offer.due_by(at.saturating_sub(self.began).as_secs_f64()) - self.position;
-            // Rounding may make this count too high, so subtract two messages. The exact loop below counts the rest.
+            // Rounding may make this count too high, so subtract two messages. The loop below counts the rest exactly.
             self.issued = ((positions / self.workers as f64).ceil().max(0.0) as u64).saturating_sub(2);
             self.compute_next();
         }
@@ -124,8 +124,8 @@ impl ArrivalSchedule {
     fn compute_next(&mut self) {
         self.position = match self.exponential_gap() {
             Some(gap) => self.position + gap,
-            // Multiply the number of issued messages instead of adding a constant gap to the last position, because the
-            // rounding errors of a million additions would add up.
+            // Compute each position from the number of issued messages. If each message added a gap to the previous
+            // position, the rounding errors of a million messages would add up.
             None => (self.issued * self.workers as u64 + self.worker as u64) as f64 + self.phase,
         };
         self.next_s = self.due_s();
@@ -202,9 +202,8 @@ mod tests {
             let mut schedule =
                 ArrivalSchedule::new(Arrival::Constant, OfferedRate::Constant(10.0), Duration::ZERO, number, 3, 7)
                     .with_phase(0.5);
-            // Worker 0 takes all messages that are due before a rate change, and only then learns of the change. The
-            // other workers learn of all changes before they take any message. This difference must not affect when
-            // messages are due.
+            // Worker 0 learns of a rate change only after it has taken all earlier messages. The other workers learn of
+            // all changes before they take any message. Messages must be due at the same times in both cases.
             for (at, rate) in changes {
                 while number == 0 && schedule.due() < at {
                     all.push(schedule.due().as_secs_f64());

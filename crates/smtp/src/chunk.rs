@@ -129,7 +129,7 @@ mod tests {
             for (octets, flaw) in [(ContentKind::Lines, *flaw), (ContentKind::Any, None)] {
                 assert_eq!(read(octets, &chunks, &[wire]), Some((wire.to_vec(), flaw, 0)), "{sizes:?} {wire:?}");
             }
-            // Write the size 0 as 16, because a 0 would end the list of sizes. `check` takes all sizes modulo 16.
+            // Write the size 0 as 16, because `check` takes sizes modulo 16, and a byte 0 would end its list of sizes.
             let mut input: Vec<u8> = sizes.iter().map(|size| if *size == 0 { 16 } else { *size as u8 }).collect();
             input.extend([b"\0", *wire, b"MAIL"].concat());
             check(&input);

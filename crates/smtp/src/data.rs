@@ -198,7 +198,7 @@ pub fn stuff(message: &[u8], out: &mut Vec<u8>) {
         out.extend_from_slice(&rest[..at + 2]);
         out.push(b'.');
         rest = &rest[at + 2..];
-        // The next search does not find this dot again, because `rest` begins after the CRLF before the dot.
+        // The next search does not find this dot again, because the CRLF before the dot is no longer in `rest`.
     }
     out.extend_from_slice(rest);
 }
@@ -250,7 +250,7 @@ mod tests {
             (b"a\r\n.\r.\r\n.\r\n", b"a\r\n\r.\r\n", BARE),
             (b"a\r\n\0.\r\nb\r\n.\r\n", b"a\r\n\0.\r\nb\r\n", BARE),
             (b"a\r\n.\0\r\nb\r\n.\r\n", b"a\r\n\0\r\nb\r\n", BARE),
-            // The reader must report the bare LF, because this fault is worse than the long line before it.
+            // This message has a line that is too long and then a bare LF. The reader must report the worse fault.
             (b"123456789\r\na\nb\r\n.\r\n", b"123456789\r\na\nb\r\n", BARE),
         ];
         for (wire, content, flaw) in rows {

@@ -37,9 +37,9 @@ pub struct Limits {
     /// Maximum number of unknown commands before EHLO. A client that sends more may speak another
     /// protocol.
     pub unknown_before_hello: u32,
-    /// Maximum number of commands without a message in between. The next command ends the session. Accepted recipients
-    /// do not count. If a recipient was accepted, later 4yz refusals of other recipients do not count either, because
-    /// ending the session would keep the message from the accepted recipients.
+    /// Maximum number of commands without a message in between. The next command ends the session. RCPT commands whose
+    /// recipient is accepted are exempt. If a recipient was accepted, later 4yz refusals of other recipients are exempt
+    /// as well, because ending the session would keep the message from the accepted recipients.
     pub idle_commands: u32,
     /// Maximum number of commands that do not help to send mail, without a message in between: NOOP, VRFY, HELP, EHLO,
     /// HELO, LHLO, and RSET outside a transaction. Postfix has the same limit as `smtpd_junk_command_limit`.

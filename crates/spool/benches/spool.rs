@@ -109,7 +109,7 @@ fn spool_rate(spool: &Spool, body: &Arc<[u8]>, batch: usize) -> f64 {
                 body: Arc::clone(body),
             }));
         }
-        // Receipts of the same sync resolve together.
+        // Wait for a whole batch of receipts, because one sync confirms all messages of a batch.
         for receipt in waiting.drain(..batch.min(waiting.len())) {
             spool.done(receipt.wait().expect("the disk does not fail").id());
             stored += 1;

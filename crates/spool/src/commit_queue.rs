@@ -115,9 +115,9 @@ impl CommitQueue {
     /// Adds a message to the next batch. If `id_at` is given, writes the message's id into the body
     /// at that offset. Returns the body as it is stored.
     pub(crate) fn store(&self, mut draft: NewMessage, reserve: Reserve, id_at: Option<usize>) -> (Receipt, Arc<[u8]>) {
-        // Compute the checksum of the bytes after the id in the caller's thread, because there are many callers but
-        // only one commit thread. If only a few bytes follow the id, compute the checksum of the whole body later,
-        // under the lock. This is faster than combining the checksums of the bytes before and after the id.
+        // Compute the checksum of the bytes after the id here and not in the commit thread, because there are many
+        // callers but only one commit thread. If only a few bytes follow the id, compute the checksum of the whole body
+        // later, under the lock. This is faster than combining two checksums.
         let tail_at = id_at.map_or(0, |at| (at + Id::TEXT_BYTES).min(draft.body.len()));
         let tail_bytes = draft.body.len() - tail_at;
         let tail_crc =
@@ -177,8 +177,8 @@ impl CommitQueue {
     }
 
     fn wake_committer(&self, mut state: MutexGuard<'_, CommitQueueState>) {
-        // Clear `is_waiting` already here, although the commit thread clears it when it wakes up. Otherwise, each
-        // request until then would wake the thread again.
+        // Clear `is_waiting` already here, and not only when the commit thread wakes up. Otherwise, each request until
+        // then would wake the thread again.
         if mem::take(&mut state.is_waiting) {
             drop(state);
             self.work_added.notify_one();

@@ -178,7 +178,8 @@ impl ReadOnlyDisk {
 /// Callers must also lock the file [`LOCK`]. Earlier versions lock only the file, and a network file system such as NFS
 /// shows other hosts the locks of files but not the locks of directories.
 fn lock_directory(directory: &File, operation: FlockOperation) -> io::Result<File> {
-    // Open the directory again for each lock, because a lock belongs to an open file and not to a process.
+    // Open the directory again for each lock. A lock belongs to an open file, so two locks on the same open file would
+    // not exclude each other.
     let file = open_at(directory, ".", OFlags::DIRECTORY)?;
     flock(&file, "the directory", operation)?;
     Ok(file)
@@ -304,7 +305,7 @@ impl DiskFile for File {
             let length = (bytes - at).min(ZERO_CHUNK_BYTES as u64);
             self.write_all_at(&zeros[..length as usize], at)?;
             at += length;
-            // Sync each portion separately. Syncs of other files would have to wait for the end of a single large sync.
+            // Sync each portion separately, because a single large sync would delay the syncs of other files.
             self.sync_data()?;
             throttle(start.elapsed());
         }

@@ -128,7 +128,8 @@ impl SegmentHeader {
         let revision = self.revision + 1;
         let mut next = Self { state, revision, generation, salt: 0, next_id, previous_end, oldest, is_synced, ..self };
         loop {
-            // Choose a new seed, because old records that are still in the file would look valid with the last seed.
+            // Choose a new seed. With the old seed, records of the earlier use that are still in the file would look
+            // valid.
             next.salt = RandomState::new().hash_one((generation, next.salt));
             if next.seed() != self.seed() {
                 return next;
@@ -145,7 +146,8 @@ impl SegmentHeader {
     /// Returns a lower bound of the message numbers in this segment, or 0 if unknown. Only messages that compaction
     /// moved here may have lower numbers.
     pub(crate) fn first_id(&self) -> u64 {
-        // The spool numbers a message before it begins a segment for the message, so `next_id` is this number plus 1.
+        // A segment is begun for the message that has just got the number `next_id - 1`, so this message is the
+        // segment's first.
         self.next_id.saturating_sub(1)
     }
 

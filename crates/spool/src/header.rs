@@ -119,9 +119,9 @@ fn read_slots(name: &str, file: &dyn DiskFile) -> Result<HeaderSlots, Error> {
         // If the disk cannot be read, return an error instead of reporting damage, because the data may be intact.
         return Err(Error::from(failures.swap_remove(0)));
     }
-    // The first header (`revision` 0) is written to the first block, and the next header to the second block. A blank
-    // first block is therefore always damage, but a blank second block only if the newest header has `revision` 2 or
-    // higher.
+    // A file gets its first header (`revision` 0) in the first block, so a blank first block is always damage. It gets
+    // its second header (`revision` 1) in the second block. A blank second block is therefore damage if the newest
+    // header has `revision` 2 or higher.
     let must_be_there = |at: u64| places.newest.is_some_and(|newest| at == 0 || newest.revision >= 2);
     places.bad.extend(blank.into_iter().filter(|at| must_be_there(*at)).collect::<Vec<_>>());
     Ok(places)
@@ -221,7 +221,7 @@ fn role_of(places: &HeaderSlots, first: Option<FirstBatch>, is_blank: bool) -> F
 fn is_later(places: &HeaderSlots, free: &SegmentHeader, first: FirstBatch) -> bool {
     let is_new = first.last_id.is_some_and(|id| id.0 >= free.next_id);
     let is_hinted = places.hints.iter().any(|(_, seed)| *seed == first.seed);
-    // Revision 0 is the first header of a file that contained only zeros, so any batch was written after `free`.
+    // Before its first header (revision 0), a file contains only zeros. So any batch was written after this header.
     let is_first_use = free.revision == 0;
     is_first_use || is_new || is_hinted || (!places.bad.is_empty() && first.first_id.is_none() && first.has_moved)
 }

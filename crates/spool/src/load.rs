@@ -154,8 +154,8 @@ impl LoadedSpool {
                 (NewestSegment::open(&header, 0, next_id, oldest), false)
             }
         };
-        // The latest header says which older segments were freed. It may be in an unfinished or illegible file, and
-        // such files are removed next. So first record in the file `newest` which segments were freed.
+        // The latest header says which older segments were freed. This header may be in an unfinished or illegible
+        // file, which is removed next. So first write to the file `newest` which segments were freed.
         let loses_proof = !(self.unfinished.is_empty() && self.illegible.is_empty());
         (NewestSegment { oldest, ..newest }, is_new || loses_proof)
     }
@@ -283,8 +283,8 @@ impl LoadedSpool {
 
     fn replay_segments(&mut self, row: Vec<SegmentCandidate>) -> Result<(), Error> {
         let newest = self.newest;
-        // If a file is unreadable, it may be the newest segment, so do not report this segment as
-        // missing as well.
+        // An illegible file has been reported already, and it may be the newest segment. So do not report the newest
+        // segment as missing as well.
         let is_illegible = self.illegible.iter().any(|(name, _)| !self.is_foreign(name));
         let is_missing =
             |newest: &NewestSegment| newest.generation >= self.resume_point.next_generation && !is_illegible;
@@ -343,9 +343,9 @@ fn insert_position(row: &[SegmentCandidate], known: HeaderlessUse, oldest: Oldes
         }
     };
     if known.generation.is_none() && known.first_id.is_none() {
-        // Only new messages show a segment's position in the log. This segment has none, so assume that it is the
-        // oldest segment, if that is missing, or else a segment that is missing between two others. If there is no such
-        // gap, put it at the end.
+        // Nothing in this segment shows its position in the log, so fill a gap with it. If the oldest segment is
+        // missing, put this segment first. Otherwise, put it where a single segment is missing between two others. If
+        // there is no gap, put it last.
         let is_oldest_missing = |first: &SegmentCandidate| first.segment.header.generation > oldest.generation;
         if oldest.generation > 0 && row.first().is_some_and(is_oldest_missing) {
             return 0;

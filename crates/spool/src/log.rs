@@ -140,8 +140,9 @@ impl Log {
         let appended = self.append(&RecordParts { record, envelope: note, notes: &[], body: None }, Reserve::Notes);
         match (lazy, appended) {
             (DeferredRecord::Note(id, _), Ok(spot)) => self.changes.push(IndexChange::AddNote(id, spot)),
-            // Remove a finished message from the index even if the log is full and has no room for the record that says
-            // so. Its segment can then be freed. If the relay restarts before that, it delivers the message again.
+            // A full log may have no room for the record that the message is done. Remove the message from the index
+            // even then, so that its segment can be freed. If the relay restarts before that, it delivers the message
+            // again.
             (DeferredRecord::Done(id), Ok(_)) => self.changes.push(IndexChange::Remove(id)),
             (lazy, Err(LogWriteError::NoSpace)) => {
                 self.counters.unwritten.add(1);
@@ -168,7 +169,7 @@ impl Log {
         let bytes = content.record.bytes();
         self.segment_pool.lock().check(reserve)?;
         if self.free_bytes() < bytes {
-            // Sync this segment before a new one is begun, because later syncs cover only the new segment's file.
+            // Sync this segment before a new segment is begun, because later syncs cover only the new segment's file.
             self.flush(FlushMode::Synced).map_err(LogWriteError::Disk)?;
             if self.free_bytes() < bytes {
                 let wanted = (SEGMENT_OVERHEAD_BYTES + bytes).next_multiple_of(BLOCK);
@@ -189,8 +190,8 @@ impl Log {
 
     fn begin_segment(&mut self, bytes: u64, reserve: Reserve) -> Result<(), LogWriteError> {
         if self.has_unsynced_moves {
-            // Sync the moved messages now, because later syncs cover only the new segment's file. Otherwise the old
-            // copies of these messages could be freed before the new copies are durable.
+            // The current segment contains moved messages. Sync them now, because later syncs cover only the new
+            // segment's file, and the old copies may only be freed when the new copies are durable.
             self.sync().map_err(LogWriteError::Disk)?;
         }
         let previous_end = match &self.current {

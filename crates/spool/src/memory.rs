@@ -24,8 +24,8 @@ struct MemoryState {
 
 impl MemoryBackend {
     pub(crate) fn new(options: &Options) -> Self {
-        // The first id is the current time in nanoseconds. Ids are then higher than those of earlier runs, which are
-        // unknown and must not be used again.
+        // Ids of earlier runs must not be used again, but this backend does not know them. So begin with the current
+        // time in nanoseconds, which is higher than all earlier ids.
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let next_id = u64::try_from(now.as_nanos()).unwrap_or(1);
         let state = MemoryState { drafts: HashMap::new(), stats: SpoolStats::default(), next_id, is_closed: false };

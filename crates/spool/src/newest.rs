@@ -73,9 +73,9 @@ pub(crate) struct NewestFile {
 impl NewestFile {
     pub(crate) fn new(disk: &Arc<dyn Disk>) -> Self {
         let revision = read_file(&**disk).map_or(0, |(revision, _)| revision);
-        // Do not take `recorded_oldest` from the file `newest`, because a killed process may have left this value only
-        // in the page cache. If a segment were removed because of the value, and a power failure then destroyed the
-        // value, a restart would report the segment as missing.
+        // Do not take `recorded_oldest` from the file `newest`. A killed process may have left this value only in the
+        // page cache, so a power failure could still destroy it. If the spool had already removed a segment because of
+        // the value, a restart would report the segment as missing.
         Self { disk: Arc::clone(disk), file: None, revision, recorded_oldest: 0 }
     }
 
@@ -93,8 +93,8 @@ impl NewestFile {
                 opened => (opened?, false),
             },
         };
-        // If this write fails, the next attempt writes to the same place. The other place has the last good record,
-        // which must not be overwritten.
+        // The file has two places for records. Write to the place that does not have the last good record. If the write
+        // fails, `self.revision` stays the same, so the next attempt writes to this place again.
         let revision = self.revision + 1;
         file.write_at(&mut [IoSlice::new(&encode(revision, newest))], revision % 2 * SECTOR_BYTES)?;
         file.sync_data()?;

@@ -78,10 +78,10 @@ impl Options {
     /// could otherwise exceed `max_bytes`.
     pub(crate) fn max_stored_bytes_for(&self, reserve: Reserve) -> u64 {
         let unreserved_bytes = self.max_bytes - reserve.reserved_segments() * self.segment_bytes;
-        // While the spool makes a segment for a large message, it still keeps the current segment, which may be just as
-        // large. So each of the two segments may use half of the space that is not reserved.
+        // The spool makes a segment for a large message while it still keeps the current segment. The current segment
+        // may be just as large, so each of them may use half of the space that is not reserved.
         let segment_bytes = unreserved_bytes / 2 / BLOCK * BLOCK;
-        // Subtract 7 bytes for padding, because records are multiples of 8 bytes.
+        // Records are padded to a multiple of 8 bytes, so subtract 7 bytes for the padding.
         segment_bytes - SEGMENT_OVERHEAD_BYTES - RECORD_HEADER_BYTES as u64 - 7
     }
 

@@ -88,8 +88,8 @@ fn compare_copy(damage: &Damage, file: &dyn DiskFile, copy: &dyn DiskFile) -> io
         return Ok(CopyState::Whole);
     }
     let expected = end_of(damage, file)? - damage.offset.min(file.bytes()?);
-    // Accept a copy that contains more than the damaged bytes. If only the header is damaged now, an earlier start may
-    // have found the whole segment unreadable, and copied all of it under the same name.
+    // Accept a copy that contains more than the damaged bytes. An earlier start may have found the whole segment
+    // unreadable and copied all of it under the same name, even if only the header is damaged now.
     let mut is_equal = bytes >= expected;
     let mut is_part = bytes <= expected;
     let mut one = Vec::new();

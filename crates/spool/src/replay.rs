@@ -124,8 +124,8 @@ impl Replay {
     pub(crate) fn replay_segment(&mut self, segment: &Arc<Segment>, claimed_end: u64) -> Result<u64, Error> {
         self.index.push_segment(Arc::clone(segment));
         if self.last_stored.is_none() && segment.header.next_id > 0 {
-            // A message gets its number before the spool begins a segment for it, so this segment's first message is
-            // `next_id - 1`. The last message of the segments before it is therefore `next_id - 2`.
+            // The spool begins a segment for the message that has just got the number `next_id - 1`, so this message
+            // is the segment's first. The last message of the earlier segments therefore has the number `next_id - 2`.
             self.last_stored = Some(segment.header.next_id.saturating_sub(2));
         }
         let bound = Some(segment.header.next_id).filter(|next_id| *next_id > 0);
@@ -138,9 +138,10 @@ impl Replay {
         loop {
             match scan.next_part(&mut seen, claimed_end)? {
                 ScanStep::Batch => {
-                    // An intact batch follows the torn part, so the next segment's header must state no end of this
-                    // segment (0). With an end before this batch, the next start would ignore the batch. With an end
-                    // after it, the next start would report the torn part as damage.
+                    // An intact batch follows the torn part. The header of the next segment will state where this
+                    // segment ends, but no offset would be right: if it were before this batch, the next start would
+                    // ignore the batch; if it were after the batch, the next start would report the torn part as
+                    // damage. So let the header state 0, for an unknown end.
                     cut = cut.map(|_| 0);
                     for one in &seen {
                         self.apply(segment, one);
@@ -182,8 +183,8 @@ impl Replay {
         if !region.was_promised {
             self.cut_bytes += region.batch.filter(|_| seen.is_empty()).map_or(lost, |batch| batch.bytes);
         }
-        // If the damaged region is a single batch, the number of lost records is known: it is the number of records in
-        // the batch header, minus the records that can still be read.
+        // If the damaged region is a single batch, the batch header states how many records there were. Subtract the
+        // records that can still be read, which leaves the number of lost records.
         let whole = region.batch.filter(|batch| begin + batch.bytes.next_multiple_of(BLOCK) >= region.range.end);
         let stated = whole.map(|batch| u64::from(batch.records).saturating_sub(seen.len() as u64));
         let mut holes = region.holes.iter().peekable();
@@ -242,7 +243,8 @@ impl Replay {
     /// Removes a message from the possible losses, because it is done or an intact record of it was
     /// found.
     fn mark_settled(&mut self, id: Id) {
-        // Skip empty collections, to avoid hashing the message's id. They are all empty if the spool is undamaged.
+        // In an undamaged spool, these collections are all empty. Skip empty collections, because hashing the id of
+        // each message takes time.
         if !self.orphans.is_empty() {
             self.orphans.remove(&id.0);
         }
@@ -272,7 +274,7 @@ impl Replay {
     fn resolve(&mut self, pending: &PendingHole, next: Option<u64>) {
         let next = next.or(pending.before);
         let before_next = next.unwrap_or_else(|| {
-            // Without a new message after the gap, no message number shows how many messages the gap contained. If the
+            // No new message follows the gap, so no message number shows how many messages the gap contained. If the
             // number of lost records is known, assume the worst: each record was a new message.
             pending.after.unwrap_or_default().saturating_add(1 + pending.records.unwrap_or(0))
         });
@@ -346,8 +348,8 @@ impl Replay {
         }
         self.next_id = self.next_id.max(next_id);
         if state == NewestState::Open {
-            // New messages must not get the numbers of lost messages, but the highest lost number is unknown. Double
-            // `next_id`, which skips as many numbers as all earlier segments had. The lost segment hardly had more.
+            // New messages must not get the numbers of lost messages, but the highest lost number is unknown. So double
+            // `next_id`: this skips as many numbers as were used before, and the lost segment hardly used more.
             self.next_id = self.next_id.saturating_mul(2);
         }
     }
@@ -361,8 +363,8 @@ impl Replay {
         for (id, damage) in self.missing.drain().chain(self.bodies.drain()) {
             self.damage[damage].messages.push(Id(id));
         }
-        // Also report messages of which only notes were found, because compaction may have moved them before they were
-        // lost. Gaps between message numbers do not reveal such losses, but only losses of new messages.
+        // Compaction may have moved a message before it was lost. Its loss then leaves no gap between the message
+        // numbers, but notes of the message may be left. So also report messages of which only notes were found.
         if let Some(damage) = self.damage.iter_mut().find(|damage| damage.cost == Cost::Unknown) {
             damage.messages.extend(self.orphans.drain().map(Id));
         }

@@ -236,8 +236,8 @@ impl Scan {
         // If the header of the batch is damaged, assume that the batch filled the rest of the segment. In a shortened
         // file, the missing part then counts as damage and not as the end of the log.
         let seen_to = if batch.is_none() && !is_blank { self.segment_bytes } else { stated_end.max(seen_end) };
-        // A batch header begins with a checksum, in which any byte may be zero. Therefore, only a whole header of zeros
-        // proves that the log had ended.
+        // A batch header begins with a checksum, in which any byte may be zero. A few zeros at the end of the file may
+        // therefore be the beginning of a header. Only a whole header of zeros proves that the log had ended.
         let is_cut_off = is_end && begin < last && seen_to.max(begin + BATCH_HEADER_BYTES as u64) > self.file_bytes;
         let is_last = is_end && !is_cut_off;
         let end = if is_last { stated_end.max(seen_end).next_multiple_of(BLOCK).min(to) } else { to };
@@ -481,8 +481,7 @@ pub(crate) fn read_lossy(file: &dyn DiskFile, buffer: &mut [u8], at: u64) -> io:
     let length = file.bytes()?.saturating_sub(at).min(buffer.len() as u64) as usize;
     let mut from = 0;
     while from < length {
-        // Read only up to the next block boundary, so that an unreadable block does not hide
-        // readable bytes of the next.
+        // Read block by block, so that an unreadable block does not hide readable bytes of the next block.
         let to = (from + (BLOCK - (at + from as u64) % BLOCK) as usize).min(length);
         let part = &mut buffer[from..to];
         if read_with_retry(file, part, at + from as u64).is_err() {

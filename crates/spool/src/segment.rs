@@ -122,8 +122,7 @@ impl Segment {
 
     /// Reads the record's body without checking it. Returns `None` if the file ends earlier.
     pub(crate) fn read_body(&self, location: RecordLocation, record: &RecordHeader) -> io::Result<Option<Arc<[u8]>>> {
-        // Collect from an iterator of known length, which allocates the body only once, directly in
-        // the `Arc`.
+        // The iterator's length is known, so `collect` allocates the body only once, directly in the `Arc`.
         let mut body: Arc<[u8]> = std::iter::repeat_n(0, record.body_bytes as usize).collect();
         let buffer = Arc::get_mut(&mut body).expect("nobody else has it yet");
         let read_bytes = read_with_retry(&*self.file, buffer, location.offset() + record.metadata_bytes())?;

@@ -277,9 +277,9 @@ impl SegmentPool {
         let end_use = || write_header(&*segment.file, &header).and_then(|()| segment.file.sync_data());
         if is_too_much || is_odd || self.free_segments.len() as u64 >= self.max_free_segments() {
             if segment.has_lost_header() {
-                // Mark the segment as free before removing its file. If a crash undid the removal, a restart would
-                // otherwise take the segment's old records for new ones. Ignore errors, because a file that is too
-                // damaged to be marked must still be removed.
+                // A crash may undo the removal of the file. A restart would then take the segment's old records for
+                // new records, so mark the segment as free before the removal. Ignore errors, because a file that is
+                // too damaged to be marked must still be removed.
                 _ = end_use();
             }
             self.remove(&segment.name, segment.header.generation)?;

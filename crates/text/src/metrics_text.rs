@@ -21,7 +21,7 @@ impl MetricsText {
     }
 
     pub fn family(&mut self, name: &str, kind: &str, meaning: &str) {
-        // In OpenMetrics, the name of a counter's family lacks the suffix `_total`, which only its samples have.
+        // In OpenMetrics, only the samples of a counter have the suffix `_total`, and the name of its family has none.
         let family = match self.exposition {
             Exposition::OpenMetrics if kind == "counter" => name.trim_end_matches("_total"),
             _ => name,

@@ -34,7 +34,7 @@ pub fn figure(value: f64) -> String {
         v if v < 9.999_5 => format!("{v:.3}"),
         v if v < 99.995 => format!("{v:.2}"),
         v if v < 999.95 => format!("{v:.1}"),
-        // The cast would turn 2^64 and all greater numbers into 2^64 − 1, but no measured number is that great.
+        // The cast is exact enough, because no measured number reaches 2^64.
         v => count(v.round() as u64),
     }
 }

@@ -44,7 +44,7 @@ pub fn wrapped(words: &str, first: &str, rest: &str, width: usize) -> Vec<String
     if display_width(first) >= width {
         return wrapped(&format!("{first}{words}"), "", rest, width);
     }
-    // If the prefix of further lines leaves too few columns for words, leave it out, because words matter more.
+    // Leave out the prefix of further lines if it would leave too few columns for the words.
     let rest = if width < display_width(rest) + MIN_TEXT_WIDTH { "" } else { rest };
     let mut lines = Vec::new();
     let mut line = first.to_owned();

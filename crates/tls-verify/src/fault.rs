@@ -90,7 +90,7 @@ impl HandshakeFault {
                 format!("{self}: create one with subjectAltName={}:{server}, or {insecure}", kind_of(server))
             }
             Self::OtherName { names, .. } => {
-                // Do not suggest a pattern such as `*.example.com`, because a client must ask for a whole name.
+                // A client must ask for a complete name, so do not suggest a pattern such as `*.example.com`.
                 let server_name = names.iter().find(|name| !name.contains('*')).map_or("NAME", String::as_str);
                 format!("{self}: {}", name.replace("NAME", server_name))
             }

@@ -73,8 +73,8 @@ impl<T> AmqpConnection<T> {
         self.state = match (header, authenticated) {
             (SASL_HEADER, false) => ConnectionState::ExpectSasl,
             (AMQP_HEADER, true) => ConnectionState::ExpectOpen,
-            // Some servers accept any login at first, and reject a user without rights only now, by asking for SASL
-            // again. Treat this second SASL header as a rejected login.
+            // Some servers accept any login at first. They reject a user without rights only now, by asking for SASL
+            // again. So treat a second SASL header as a rejected login.
             (SASL_HEADER, true) => return Err(LoginError::Rejected.into()),
             (AMQP_HEADER, false) => return Err(LoginError::NoSasl.into()),
             _ => return Err(ConnectionError::Header(header)),

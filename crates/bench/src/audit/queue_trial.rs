@@ -112,10 +112,9 @@ mod tests {
             (&[(0, full, true), (250, full, true), (500, empty, false)][..], Some(Finding::Sound)),
             (&[(0, empty, true), (250, empty, true), (500, empty, true)], Some(Finding::HidesMail)),
             (&[(0, empty, true), (250, failed, true), (500, empty, true)], Some(Finding::HidesMail)),
-            // The first answer "empty" was right: all mail had arrived, but the sink reported that only later.
+            // The first answer "empty" was right, because all mail had already arrived. The sink reported this later.
             (&[(0, empty, true), (250, empty, false)], Some(Finding::Sound)),
-            // A single empty answer proves nothing, because mail that is being delivered may be in
-            // no queue for a moment.
+            // A single answer "empty" proves nothing. Mail that is being delivered may be in no queue for a moment.
             (&[(0, empty, true), (250, full, true), (500, empty, true)], None),
             (&[(0, full, true), (250, full, false), (500, full, false)], None),
         ] {

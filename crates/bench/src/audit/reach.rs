@@ -124,8 +124,8 @@ impl MountTables {
     fn of(&mut self, pid: u32) -> Option<&MountTable> {
         let namespace = fs::read_link(format!("/proc/{pid}/ns/mnt")).ok()?;
         let own = fs::read_link("/proc/self/ns/mnt").ok()?;
-        // If the process is in our mount namespace, read our own list of mounts. The paths that `/proc` shows us begin
-        // at our own root, but if the process is in a chroot, its own list lacks the mounts outside the chroot.
+        // If the process is in our mount namespace, read our own list of mounts. The list of a process in a chroot
+        // lacks the mounts outside the chroot, but the paths that `/proc` shows us begin at our own root.
         let whose = if namespace == own { "self".to_owned() } else { pid.to_string() };
         let table = || fs::read_to_string(format!("/proc/{whose}/mountinfo")).unwrap_or_default();
         Some(self.0.entry(namespace).or_insert_with(|| MountTable::parse(&table())))

@@ -152,8 +152,8 @@ impl Laboratory<'_> {
         text.push_str(&self.list(&least, &format!("Message {message} is lost even if only this survives")));
         let all = changes(&self.before.all_unsynced());
         // Find the smallest set of changes that must survive for the message to be delivered. If the changes to the
-        // message's own files are enough, search only these, because the hundreds of other changes would take many more
-        // restarts.
+        // message's own files are enough, search only these changes. There are hundreds of other changes, and a search
+        // through all of them would take many more restarts.
         let own = self.concerning(&all, concerned);
         let is_own_enough = self.is_so(&own, &is_there)?;
         if is_own_enough || self.is_so(&all, &is_there)? {
@@ -244,9 +244,8 @@ impl Laboratory<'_> {
     fn list(&self, found: &Smallest<Change>, title: &str) -> String {
         let nothing = if found.items.is_empty() { " nothing" } else { "" };
         let mut text = format!("\n{title}:{nothing}\n");
-        // List only the last `MAX_LISTED` changes, because these affect the message itself. The earlier ones are name
-        // changes of other messages. They are in the set only because the file system cannot keep a name change without
-        // all earlier name changes.
+        // List only the last `MAX_LISTED` changes, because these affect the message itself. Earlier changes are name
+        // changes of other messages. They are in the set only because the file system keeps name changes in order.
         let earlier = found.items.len().saturating_sub(MAX_LISTED);
         if earlier > 0 {
             _ = writeln!(text, "  {} before these", counted(earlier as u64, "change"));
@@ -343,7 +342,7 @@ fn smallest<T: Clone>(
         let length = items.len().div_ceil(parts);
         let mut smaller = None;
         // First try to leave out the changes at the end of the list. All file-system profiles except `strict` keep name
-        // changes in order, so no power cut can lose an early name change and keep a later one.
+        // changes in order. With them, no power cut can lose an early name change and keep a later name change.
         for from in (0..items.len()).step_by(length).collect::<Vec<_>>().into_iter().rev() {
             let to = (from + length).min(items.len());
             let rest = [&items[..from], &items[to..]].concat();
@@ -384,8 +383,8 @@ mod tests {
             assert_eq!(found.unwrap(), Smallest { items: needed.to_vec(), is_proven: true });
             assert!(asked <= 50, "{asked} for {needed:?}");
         }
-        // The numbers stand for name changes. A power cut cannot keep a name change without all earlier ones, so accept
-        // only sets that start at 0 and have no gap.
+        // The numbers stand for name changes. A power cut keeps a name change only together with all earlier name
+        // changes. So accept only sets that start at 0 and have no gap.
         let is_prefix = |some: &[u32]| some.iter().copied().eq(0..some.len() as u32);
         let found = smallest(all(), |some| Ok(Some(is_prefix(some) && some.contains(&12))));
         assert_eq!(found.unwrap().items, (0..13).collect::<Vec<_>>());

@@ -274,8 +274,8 @@ impl Round<'_> {
     /// `None`. No process is left when this method returns, so the caller may unmount the disk.
     fn run_on(&self, disk: Option<&Disk>, events: &mut Vec<BenchFault>) -> Result<RoundEnd, Early> {
         let (ground, mut supervisor) = self.start(disk).map_err(|error| match disk {
-            // Blame the in-memory disk for the failed start, because the audit has already started the same server in
-            // an ordinary directory, to test the recipe's queue command.
+            // Blame the in-memory disk for the failed start. The same server did start in an ordinary directory, when
+            // the audit tested the recipe's queue command.
             Some(_) => Early::End(RoundEnd::NotSupported(vec![format!("the server does not start there ({error:#})")])),
             None => Early::Failed(error),
         })?;
@@ -317,8 +317,8 @@ impl Round<'_> {
                 files.sync_all();
                 files.set_profile(self.case.file_system.unwrap_or(Profile::Ext4));
             });
-            // Clear the disk's list of unsupported operations, because the recipe's preparation may have used some,
-            // such as setting ACLs for `cp -a`. They must not count as an excuse if the server itself loses mail.
+            // The recipe's preparation may have used unsupported operations, such as setting ACLs for `cp -a`. Clear
+            // the disk's list of them, so that they do not excuse the server if it loses mail.
             disk.take_unsupported();
         }
         self.start_prepared(prepared, disk)
@@ -354,7 +354,8 @@ impl Round<'_> {
         moments: &mut Moments,
         strike: &mut Strike,
     ) -> Result<PartyResults, Early> {
-        // A full disk or a disk error affects only later writes, so cause it in the first half of the load.
+        // A full disk or a disk error affects only later writes. So cause it in the first half of the load, when many
+        // writes still follow.
         let last = if self.case.fault.strikes_at_rest() { LOAD } else { LOAD / 2 };
         let planned = moments.within(LOAD / 20, last);
         let source = PartyCommand::source(self.program, &self.bench(), ground.run, self.directory, &ground.target);
@@ -379,8 +380,8 @@ impl Round<'_> {
         }
         followed?.map_or(Ok(()), Err)?;
         let source = gather::read_party(self.directory, Role::Source)?;
-        // If the source has ended before the fault, for example after a single message, cause the fault now, while the
-        // last mail may still be in the server's queue.
+        // The source may have ended before the fault, for example after a single message. In that case, cause the fault
+        // now, while the last mail may still be in the server's queue.
         if !has_struck && supervisor.asked() == StopRequest::Nothing {
             self.expect_mail_at_stake(supervisor, gather::accepted_messages(&source.record))?;
             self.strike(ground, supervisor, moments, strike)?;
@@ -419,8 +420,8 @@ impl Round<'_> {
     ) -> Result<(), Early> {
         if self.cause_fault(ground, supervisor, moments, strike)? {
             sleep(moments.within(Duration::ZERO, MAX_PAUSE));
-            // In the third and fourth of every four rounds, cause the fault again while the server recovers. One of
-            // these rounds has a full load and the other a single message, so the audit tests the recovery with both.
+            // In two of every four rounds, cause the fault again while the server recovers. One of these two rounds has
+            // a full load, and the other has a single message.
             if self.case.fault.strikes_recovery() && matches!(self.number % 4, 3 | 0) {
                 self.strike_recovery(ground, supervisor, moments, strike)?;
             }
@@ -524,8 +525,8 @@ impl Round<'_> {
         disk.with_files(|files, _| files.set_capacity(DISK_BYTES));
         strike.outages.begins();
         strike.outages.ends();
-        // The round is void if the server did not try to change or sync anything. It is valid even if no write failed,
-        // because a server that has reserved space can write to a full disk.
+        // The round is void if the server did not try to change or sync anything. But no write has to fail, because a
+        // server that has reserved space can write to a full disk.
         if disk.operations() == before {
             return Err(Early::End(RoundEnd::Void("the server wrote nothing while the disk was full".to_owned())));
         }
@@ -568,8 +569,8 @@ impl Round<'_> {
             // of a process that hangs in a disk operation might hang as well.
             let processes = leftovers::processes_in(&ground.places.directory);
             cut.iter().for_each(|disk| disk.cut_now());
-            // Kill the processes before their disk operations return, because in a real power cut, no process survives
-            // to act on the result of an operation.
+            // In a real power cut, no process survives to act on the result of a disk operation. So kill the processes
+            // before their disk operations return.
             leftovers::send_kill(&processes);
             // Record the beginning of the fault only now, because the server could answer clients until it was killed.
             strike.begin(self.case.fault);
@@ -591,8 +592,8 @@ impl Round<'_> {
         disk: &Disk,
         moments: &mut Moments,
     ) -> Result<bool, Early> {
-        // Draw a random limit `most`, and then draw the failing read from the first `most` reads. This makes an early
-        // read fail more often than a late one, so that the error also strikes servers that read little at their start.
+        // Draw a random limit `most`, and then draw the failing read from the first `most` reads. So early reads fail
+        // more often than late reads. Otherwise, the error would seldom strike servers that read little at their start.
         let most = moments.number(MAX_OPERATION);
         disk.plan(Plan { cut_at: None, fault: Some((Fault::Read(Errno::IO), moments.number(most))) });
         let started = supervisor.start_relay(self.launch(&ground.server, &ground.places, 2));
@@ -888,8 +889,8 @@ mod tests {
     #[test]
     fn a_wait_ends_without_arrivals_and_after_a_minute_of_copies() {
         let ago = |seconds: u64| Instant::now().checked_sub(Duration::from_secs(seconds)).unwrap();
-        // Each row has the seconds since the last arrival, the seconds since the last arrival that was not a copy, and
-        // whether the wait must be over.
+        // `quiet` is the number of seconds since the last arrival. `only_copies` is the number of seconds since the
+        // last arrival that was not a copy.
         for (quiet, only_copies, is_over) in [(0, 0, false), (0, 50, false), (0, 70, true), (11, 11, true)] {
             let wait = QueueWait { quiet_since: ago(quiet), only_copies_since: ago(only_copies), ..QueueWait::new(9) };
             assert_eq!(wait.is_over(Duration::from_secs(10)), is_over, "{quiet} {only_copies}");

@@ -426,8 +426,8 @@ impl Teller<'_> {
             if parent.is_empty() { name.to_owned() } else { format!("{parent}/{name}") }
         };
         match &logged.call {
-            // Skip the zeros that fill a file shared by several messages, because the server wrote them before any
-            // message was in the file.
+            // Before a server puts several messages into one file, it may fill the file with zeros. Skip these zeros,
+            // because they belong to no message.
             Call::Write { inode, are_zeros: true, .. } if self.is_shared(*inode) => {}
             Call::Write { inode, at: from, bytes, .. } => self.tell_write(at, *inode, *from as usize, *bytes, files),
             Call::Make { directory, name, kind, inode, .. } if self.holders.contains_key(inode) => {

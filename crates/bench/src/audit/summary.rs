@@ -205,8 +205,8 @@ fn verdict(record: &Record, never_back: Option<String>) -> Verdict {
             listed(&row.unsupported),
             counted(row.not_supported, "round")
         );
-        // Report dropped rounds even if all other rounds were good, because the server failed or lost mail in each
-        // dropped round.
+        // A round counts as not supported only if the server failed or lost mail in it. So report such rounds even if
+        // all other rounds were good.
         reasons.push(Reason::new(Cause::Unfinished, text));
     }
     let has_accepted_nothing = |row: &AuditRow| row.rounds == 0 && row.void_reasons == [NOTHING_ACCEPTED];

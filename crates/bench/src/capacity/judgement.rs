@@ -239,8 +239,8 @@ fn drain_s(record: &Record, duration_s: f64) -> f64 {
 fn is_drained(record: &Record, duration_s: f64) -> bool {
     let is_left = record.verdict.causes.contains(&Cause::Unfinished) || record.ledger.lost.is_some_and(|lost| lost > 0);
     let is_unseen = record.ledger.delivered.is_none();
-    // Ignore unfinished messages if nobody observes deliveries. All accepted messages then count as unfinished, so no
-    // trial would ever count as drained.
+    // If nobody observes deliveries, all accepted messages count as unfinished. Ignore unfinished messages in this
+    // case, because otherwise no trial would ever count as drained.
     (is_unseen || !is_left) && drain_s(record, duration_s) <= duration_s.min(DRAIN_LIMIT_S)
 }
 

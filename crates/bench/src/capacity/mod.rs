@@ -105,8 +105,8 @@ impl<'a> CapacityRunner<'a> {
             if has_held || round == MAX_CONFIRMATIONS || self.is_stopped() || self.lost.is_some() {
                 break (result, confirmation);
             }
-            // The confirmation failed, so the search continues at lower rates and takes the confirmation's results into
-            // account. Therefore list the confirmation's trials as trials of the search.
+            // The confirmation failed, so the search continues at lower rates. It also uses the confirmation's results,
+            // so list the confirmation's trials as trials of the search.
             self.trials.extend(confirmation.into_iter().map(|load| load.trial));
             round += 1;
         };
@@ -260,8 +260,8 @@ fn limit_remarks(goals: &[LossGoal], settings: &SearchSettings, trials: &[Capaci
 /// Returns a warning if the trials are too short to show that a growing backlog misses this goal.
 pub fn short_trials_remark(goal: &LossGoal, settings: &SearchSettings) -> Option<String> {
     let limit_s = goal.limit()?.as_secs_f64();
-    // Do not warn about a limit that is not shorter than a whole trial (`trial_s`), because such a limit is meant as a
-    // deadline and not as a goal for the latency.
+    // Do not warn if the limit is at least as long as a whole trial (`trial_s`). Such a limit is meant as a deadline,
+    // not as a goal for the latency.
     let is_long = !settings.holds_limit(limit_s) && limit_s < settings.trial_s;
     is_long.then(|| {
         format!(

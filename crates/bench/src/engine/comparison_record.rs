@@ -90,8 +90,7 @@ impl StoredTable {
 pub(crate) fn run_directories(directory: &Path) -> Vec<PathBuf> {
     let json = fs::read(directory.join(COMPARISON_FILE)).unwrap_or_default();
     let names = TextReport::from_json(&json).map(|report| report.run_directories).unwrap_or_default();
-    // Skip paths that are not directly in `directory`, because a new run in `directory` deletes all directories listed
-    // here.
+    // A new run deletes all directories that this function returns. So skip paths that are not directly in `directory`.
     let is_beside = |name: &String| Path::new(name).components().eq([Component::Normal(OsStr::new(name))]);
     names.into_iter().filter(is_beside).map(|name| directory.join(name)).collect()
 }

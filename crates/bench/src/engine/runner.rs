@@ -323,9 +323,9 @@ impl<C: Comparison> Rounds<'_, '_, C> {
         let end = self.run_contestants(plan, &mut runs);
         let is_kept = match &end {
             Some(end) => end.is_ok() && !plan.is_warm_up,
-            // The user has stopped the comparison within a round. A table shows the runs that this round has completed,
-            // even if other contestants then have one run less. But a live comparison (`repeats_faulty`) drops the runs
-            // of an incomplete round, because it compares only complete rounds.
+            // The user has stopped the comparison within a round. A table still shows the completed runs of this round,
+            // although other contestants may have one run less. A live comparison (`repeats_faulty`) drops these runs,
+            // because it compares only complete rounds.
             None => !self.repeats_faulty,
         };
         for (place, run) in runs.into_iter().filter(|_| is_kept) {
@@ -479,7 +479,7 @@ mod tests {
             ("ax", 600, None, [(0, none()), (0, "out of luck".to_owned())], (0, 1, false)),
             // Each run of contestant `l` loses mail. The comparison drops `l` only after three failed runs in a row.
             ("al", 600, None, [(0, none()), (0, "lost 1".to_owned())], (0, 3, false)),
-            // The user stops run 8, in the second round after the warm-up, so only the first of these rounds counts.
+            // Run 8 is in the second round after the warm-up. The user stops this run, so only the first round counts.
             ("ab", 600, Some(8), [(1, none()), (1, none())], (1, 0, false)),
             ("ab", 0, None, [(0, none()), (0, none())], (0, 0, true)),
         ] {

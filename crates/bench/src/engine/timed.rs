@@ -223,8 +223,8 @@ impl TimedChild {
         let storage_bytes = proc_stat::storage_bytes(self.child.id()).map(|(read, written)| read + written);
         let result = self.child.wait4().context("cannot wait for a process");
         let elapsed_s = self.started_at.elapsed().as_secs_f64();
-        // Set `is_reaped` even if `wait4` failed, so that `drop` kills nothing. Another process may have the child's
-        // process ID by then.
+        // Set `is_reaped` even if `wait4` failed. Otherwise, `drop` would kill the child's process group, whose ID may
+        // belong to other processes by then.
         self.is_reaped = true;
         let exit = result?;
         let peak_bytes = exit.rusage.maxrss;

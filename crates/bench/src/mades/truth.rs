@@ -79,9 +79,9 @@ pub(super) fn compare(record: &mut Record, totals: &StandInTotals, faults: &[Str
     let pass = judge::pass_text(record);
     let back = totals.acknowledgements.as_ref().map_or(0, |back| back.unfinished);
     let left = totals.waiting + totals.unfinished + back;
-    // Compare the counts of the bench and the simulated endpoint only if no message was under way at the end, because
-    // only one of them may have counted such a message. Check the counts of both, because the endpoint may still have
-    // messages for which the bench has stopped waiting.
+    // A message that was still under way at the end may have been counted only by the bench or only by the simulated
+    // endpoint. So compare the counts only if neither of them has a message left. Ask both, because the endpoint may
+    // still have messages for which the bench has stopped waiting.
     let is_whole = record.ledger.in_flight == Some(0) && left == 0;
     if left > 0 && record.ledger.in_flight == Some(0) {
         let text = format!("The stand-in still had {} when the run ended: counts differ.", counted(left, "message"));
@@ -97,8 +97,8 @@ pub(super) fn compare(record: &mut Record, totals: &StandInTotals, faults: &[Str
     }
     if is_whole && is_true && !faults.is_empty() {
         let ordered = format!("As ordered ({}): all counts of the bench and the stand-in agree.", faults.join(", "));
-        // The user asked the endpoint to inject faults, so losses and other failures that these faults can cause do not
-        // fail the run. But if the user has set a threshold for a failure, the threshold decides.
+        // The user ordered these faults, so losses and other failures that they can cause do not fail the run. But if
+        // the user has set a threshold for a failure, the threshold decides.
         let threshold_causes: Vec<Cause> =
             Fate::ALL.into_iter().filter(|fate| has_threshold(record, *fate)).map(Fate::cause).collect();
         let excused: Vec<Cause> = FAULT_CAUSES.into_iter().filter(|cause| !threshold_causes.contains(cause)).collect();
@@ -124,8 +124,8 @@ fn counts(record: &Record, mades: &Mades, totals: &StandInTotals) -> Vec<MadesCo
         ("taken from the outbox", totals.consumed, ledger.accepted.unwrap_or_default()),
         ("refused", totals.refused, troubles("error reply")),
         ("failed", totals.failed - silent, troubles("FAILED")),
-        // The counts are compared only if the simulated endpoint has no message left at the end. If the bench still
-        // counts a message as queued in the outbox, the endpoint must then have lost it.
+        // When the counts are compared, the simulated endpoint has no message left. So it must have lost the messages
+        // that the bench still counts as queued in the outbox.
         ("lost", lost, ledger.lost.unwrap_or_default() + ledger.queued.unwrap_or_default()),
         ("not replied to", unanswered, stage(Stage::Replied).missing),
     ];
@@ -142,7 +142,8 @@ fn counts(record: &Record, mades: &Mades, totals: &StandInTotals) -> Vec<MadesCo
     if let Some(back) = mades.acknowledgements.as_ref().filter(|back| back.sender == AcknowledgementSender::Receiver) {
         let documents = totals.acknowledgements.as_deref().cloned().unwrap_or_default();
         let missing_documents = documents.refused + documents.failed + documents.lost;
-        // The receiver acknowledges only messages that arrived unchanged, so changed messages get no acknowledgement.
+        // The receiver acknowledges only messages that arrived unchanged. So changed messages (`totals.corrupted`)
+        // count as not acknowledged.
         rows.extend([
             (
                 "acknowledgements put into the inbox",
@@ -182,8 +183,8 @@ fn times(record: &Record, mades: &Mades, totals: &StandInTotals) -> Vec<MadesTim
     };
     let row = |stage: &StageRow| {
         let done_ms = Some(by_stage(stage.name)?);
-        // Take the bench's times from the histogram, because the histogram contains only messages that arrived, as the
-        // endpoint's times do. `latency_ms` also includes messages that never arrived.
+        // Take the bench's times from the histogram. Like the endpoint's times, the histogram contains only messages
+        // that arrived. `latency_ms` also includes messages that never arrived.
         let seen_ms = stage.histogram.as_deref().and_then(Latencies::decode).and_then(|times| times.summary());
         Some(MadesTimes { stage: stage.name.name().to_owned(), done_ms, seen_ms: seen_ms.or(stage.latency_ms) })
     };
@@ -317,8 +318,8 @@ mod tests {
         let back = MadesAcknowledgements { sender, rejecting: 7, ..MadesAcknowledgements::default() };
         mades.acknowledgements = Some(back);
         let row = StageRow::new(Stage::Acknowledged, "mades");
-        // The receiver acknowledges 9,997 of 10,000 messages, because one was lost and two were changed. Four of these
-        // acknowledgements do not arrive, so seven are missing in total.
+        // Of 10,000 messages, one was lost and two were changed, so the receiver acknowledges 9,997. Four of these
+        // acknowledgements do not arrive. In total, acknowledgements of 3 + 4 = 7 messages are missing.
         record.stages.push(StageRow { count: 9_986, duplicates: 3, missing: 7, ..row });
         (totals.corrupted, totals.corrupt_copies) = (2, 2);
         record.ledger.corrupt = Some(2);

@@ -43,7 +43,7 @@ impl ProfileMeasurement {
         let Some((row, accept)) = row.and_then(|row| Some((row, row.latency_ms?))) else {
             bail!("{}", silence(record))
         };
-        // A run of large messages may send fewer than 20 messages, and a record has no rate for so few. In that case,
+        // A record has no rate if fewer than 20 messages were sent, as in some runs of large messages. In that case,
         // compute the mean rate here.
         let rate_per_s = row.rate_per_s.unwrap_or(row.count as f64 / row.duration_s);
         let quit = record.phases.iter().find(|phase| phase.name == Phase::Quit);
@@ -108,8 +108,8 @@ fn fault(record: &Record, messages: Option<u64>) -> Option<String> {
     let accepted = ledger.accepted.unwrap_or_default();
     let wanted = messages.or(ledger.created).unwrap_or_default();
     let faults: Vec<(Fate, u64)> = unexcused_faults(record).collect();
-    // Use the greater of the two counts, because a message whose reply was lost may be delivered although it does not
-    // count as accepted.
+    // If the reply to a message is lost, the message does not count as accepted, but it may still be delivered. So use
+    // the greater of the two counts.
     let taken = accepted.max(ledger.delivered.unwrap_or_default());
     if faults.is_empty() && taken + excused_units(record, &[Stage::Accepted]) == wanted {
         return None;

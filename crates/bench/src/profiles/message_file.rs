@@ -44,8 +44,8 @@ impl BodyLines {
     fn write_body(self, out: &mut impl Write, body_bytes: u64) -> io::Result<()> {
         let mut left = body_bytes;
         while left > 0 {
-            // If one byte would be left for the last line, add it to the line before, because even an empty line has
-            // two bytes, CRLF.
+            // Even an empty line has two bytes, CRLF. If only one byte would be left for the last line, add it to the
+            // line before.
             let length = match left {
                 left if left <= self.bytes => left,
                 left if left == self.bytes + 1 => left,

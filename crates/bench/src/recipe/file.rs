@@ -232,7 +232,7 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 pub fn names_and_variants() -> Vec<String> {
     let variants = |name: &'static str| {
         let variants = Recipe::load(name).map(|recipe| recipe.keys.variants).unwrap_or_default();
-        // Skip a recipe's first variant, because it is the default, and the recipe's name alone already means it.
+        // Skip a recipe's first variant, because it is the default.
         let others = variants.into_iter().skip(1).map(move |variant| format!("{name}:{variant}"));
         std::iter::once(name.to_owned()).chain(others)
     };

@@ -232,9 +232,8 @@ fn search(
         exceed_ratio: 0.0,
         width: PRECISION,
         min_messages: 0.0,
-        // After this time, the search starts no more steps. Before the first step, it runs a closed loop for the length
-        // of a step, so the last step starts after `steps` × `step_s`. The limit is half a step later to allow for
-        // rounding errors.
+        // After this time, the search starts no more steps. The search begins with a closed loop as long as a step, so
+        // the last step starts after `steps` × `step_s`. Add half a step to allow for rounding errors.
         time_limit_s: step_s * (f64::from(steps) + 0.5),
         coarse_levels: 0,
         ..SearchSettings::default()
@@ -459,8 +458,8 @@ mod tests {
 
     #[test]
     fn a_rate_is_sustained_if_nothing_is_left_when_it_is_over() {
-        // The sample sends 200,000 messages in 4 s. At 50,000/s, no more messages are due, but at 60,000/s, 240,000
-        // messages would be due. The last message is accepted after 3.7 s, so acceptance never falls behind.
+        // The sample sends 200,000 messages in 4 s. This is enough for a rate of 50,000/s, but 60,000/s would need
+        // 240,000 messages. The last message is accepted after 3.7 s, so acceptance never falls behind.
         assert_eq!(row(50_000.0, 4.2, 1.0).verdict, SUSTAINED);
         assert_eq!(row(50_000.0, 4.4, 1.0).verdict, "the queue grew");
         assert_eq!(row(60_000.0, 4.0, 1.0).verdict, "not all was sent");

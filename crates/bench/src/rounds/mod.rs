@@ -219,8 +219,8 @@ impl<'o> LiveComparison<'o> {
     /// Makes one run of each contestant and returns their times, or `None` if the user stopped or
     /// no contestant succeeded.
     fn warm_up_round(&self, contestants: &mut [LiveContestant], turns: &mut RunTurns<'_>) -> Option<RoundTimes> {
-        // If load generators are compared, wait after each run, because a load generator may send more messages than it
-        // should. If servers are compared, do not wait, because mailrun's own source never sends too many messages.
+        // A load generator may send more messages than it should. So if load generators are compared, wait after each
+        // run until no more messages arrive. mailrun's own source, the load for servers, never sends too many.
         let is_thorough = self.options.kind() == LiveKind::Source;
         let mut times = Vec::new();
         for (place, contestant) in contestants.iter_mut().enumerate() {

@@ -210,8 +210,8 @@ impl RoundRuns {
         };
         let miscount = self.count_fault(before, case)?;
         let figures = self.figures(case, &costs, &record);
-        // If a server refused mail, the source's record says why. Report this reason instead of the exit status, which
-        // says less.
+        // If a server refused mail, the source's record says why. Report this reason, because it says more than the
+        // exit status.
         let is_explained = case.contestant.kind() == LiveKind::Server && record.exists() && figures.is_err();
         if !status.success() && !is_explained {
             return Ok(Some(RoundRun::faulty(format!("{:#}", child.exit_error(status)))));

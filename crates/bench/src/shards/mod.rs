@@ -91,8 +91,8 @@ fn run_record(options: &MergeOptions, name: String, mut parts: Parts, arrived: O
     let thresholds: Vec<Threshold> = planned.into_iter().flatten().chain(options.thresholds.iter().cloned()).collect();
     record.thresholds = thresholds.iter().map(|threshold| threshold.evaluate_run(&record)).collect();
     let rate = record.workload.rate_per_s;
-    // Do not judge the rate if parts of the load are missing or late, because the server is not to blame for messages
-    // that were never offered.
+    // If parts of the load are missing or late, not all messages were offered on time. The server is not to blame for
+    // this, so do not judge the rate.
     record.workload.rate_per_s = rate.filter(|_| reasons.iter().all(|reason| reason.cause != Cause::RateNotOffered));
     record.verdict = judge(&record, &VerdictInputs { topology: Topology::Server, ordered: None, quiet_timeout: None });
     record.workload.rate_per_s = rate;

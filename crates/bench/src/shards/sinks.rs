@@ -99,8 +99,8 @@ impl Sinks {
             if Some(now) > arrived {
                 arrived = Some(now);
                 quiet_since = Instant::now();
-                // A sink also counts mail of a part that is not merged here, and mail whose 250 never reached its
-                // source. The counts may therefore be equal although mail is missing, so compare the ledgers.
+                // Compare the ledgers, because the sinks' counts may be high enough although mail is missing. A sink
+                // also counts mail of parts that are not merged here, and mail whose 250 never reached its source.
                 if account::unsettled(&parts.units, &self.ledgers(run)?) == 0 {
                     return Ok(());
                 }
@@ -151,8 +151,8 @@ impl ArrivalSum {
             own
         };
         let [ours, theirs] = [own(&self.units, &self.rewritten), own(units, rewritten)];
-        // A message at both sinks is a duplicate only if both received it under the address to which it was sent.
-        // Otherwise, one of them received a copy under another address, such as an alias.
+        // If two sinks received a message under the address to which it was sent, it is a duplicate. If one of the
+        // sinks received it under another address, such as an alias, it is a copy.
         let again = theirs.count() - theirs.count_without(&ours);
         let merged = self.units.merge(units);
         self.duplicates = self.duplicates.saturating_add(again);
@@ -224,8 +224,8 @@ mod tests {
     #[test]
     fn a_unit_at_two_sinks_is_a_copy_if_it_is_at_one_under_another_address() {
         const U: &[u64] = &[1];
-        // Each sink has two lists. The first has all messages that arrived there. The second has the messages among
-        // them that arrived only under an alias of the address to which they were sent.
+        // Each sink has two lists. The first list has all messages that arrived at the sink. The second list has the
+        // messages that arrived only under an alias, and not under the address to which they were sent.
         for (what, sinks, [delivered, duplicates, copied, rewritten]) in [
             ("at one sink", &[[U, &[]], [&[2], &[]]][..], [2, 0, 0, 0]),
             ("twice under its own address", &[[U, &[]], [U, &[]]], [1, 1, 0, 0]),

@@ -39,7 +39,7 @@ pub(super) fn command(program: &Path, case: &TableCase, messages: u64, to: Socke
     }
     let own: &[&str] = match case.tool {
         SourceTool::GoSmtpSource => &["-resolve-once"],
-        // By default, both tools greet with this host's name, and may refuse to run if it is no valid domain name.
+        // Pass a valid name for the greeting, because both tools may refuse to run if this host's name is not valid.
         SourceTool::SmtpSource | SourceTool::Mailrun => &["-M", "smtp.example.com"],
         SourceTool::MailrunBusyPoll => &["--busy-poll", "50us", "-M", "smtp.example.com"],
     };

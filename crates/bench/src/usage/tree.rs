@@ -40,12 +40,13 @@ pub(crate) fn usage(root: u32) -> Option<ProcessUsage> {
     let ticks_per_s = rustix::param::clock_ticks_per_second() as f64;
     let mut total = ProcessUsage { write_bytes: Some(0), ..ProcessUsage::default() };
     let mut held = TreeMemory::default();
+    // Count zombies as well, which are processes that have ended but were not waited for. The kernel still shows their
+    // final figures.
     for member in &members {
         let (user_s, sys_s) = processor_s(member, ticks_per_s);
         total.user_s += user_s + member.children_user as f64 / ticks_per_s;
         total.sys_s += sys_s + member.children_sys as f64 / ticks_per_s;
-        // Count zombies as well, because the kernel still shows the final figures of processes that have ended but were
-        // not waited for. If mailrun may not read the `io` file of one process, the sum of written bytes is unknown.
+        // If mailrun may not read the `io` file of one process, the sum of written bytes is unknown.
         let written_bytes = read(member.pid, "io").and_then(|text| field(&text, "write_bytes:"));
         total.write_bytes = total.write_bytes.zip(written_bytes).map(|(all, one)| all + one);
         held.add(member.pid);
@@ -90,8 +91,8 @@ fn processor_s(member: &ProcessStat, ticks_per_s: f64) -> (f64, f64) {
     let exact_s = scheduled_s(member.pid);
     match user_s + sys_s {
         told_s if exact_s <= told_s => (user_s, sys_s),
-        // Before a process has used a whole tick, only the scheduler's figure is known, which does not distinguish user
-        // time from system time. Count it as system time, because a server spends most of its time in the kernel.
+        // Until a process has used a whole tick, its user and system time are both 0, and only the scheduler knows the
+        // sum. Count the sum as system time, because a server spends most of its time in the kernel.
         0.0 => (0.0, exact_s),
         told_s => (exact_s * user_s / told_s, exact_s * sys_s / told_s),
     }

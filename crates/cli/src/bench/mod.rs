@@ -356,7 +356,7 @@ impl BenchArgs {
         if let Some(server) = &self.server {
             self.load.warn_of_bounces(server.address());
         }
-        // Pass the source's connection options to the sink only if no relay or other server is between the two.
+        // Pass the source's connection options to the sink only if the source sends directly to the sink.
         let is_direct = target == BenchTarget::OwnSink;
         let sink_options = self.typed.of::<SinkFaultArgs>();
         let sink_options = if is_direct { sink_options.and(approach.sink_options()) } else { sink_options };

@@ -169,8 +169,8 @@ impl SearchArgs {
     /// the lowest rate is not below the highest.
     pub(crate) fn settings_for(&self, goals: &[LossGoal]) -> Result<SearchSettings> {
         let settings = self.settings()?;
-        // In an overload, the backlog must grow until messages miss a goal's latency limit, so a trial lasts at least
-        // 20 times the longest limit. Ignore limits for which trials cannot last that long.
+        // In an overload, a trial must give the backlog time to grow until messages exceed a goal's latency limit. So a
+        // trial lasts at least 20 times the longest limit. Ignore a limit if trials cannot last that long.
         let limits = goals.iter().filter_map(LossGoal::limit).map(|limit| limit.as_secs_f64());
         let goal_limit_s = limits.filter(|limit_s| settings.holds_limit(*limit_s)).fold(0.0, f64::max);
         // Warn before the search about trials that are too short, because the report says so only many minutes later.

@@ -21,7 +21,7 @@ const ALTERNATIVES: [(&str, &str); 5] = [
 /// command `mailrun` with all its subcommands, because the sentence may name another subcommand that has the option.
 pub(crate) fn sentence(error: &clap::Error, typed: &[OsString], whole: &Command) -> String {
     if error.kind() == ErrorKind::Io {
-        // The error is about a scenario file, and its text already names the place of the mistake, so keep the text.
+        // Errors of kind `Io` are about scenario files. Their text already names the place of the mistake, so keep it.
         return crate::report::messages::without_error_numbers(&fallback(error));
     }
     let may_be_other = matches!(

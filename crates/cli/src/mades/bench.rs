@@ -198,7 +198,7 @@ impl StandInArgs {
             (None, Some(_)) => SimulatorPlan::default(),
             (None, None) => usual(),
         };
-        // Apply `--mode` before the plan file is read, so that a file that sets no mode keeps the mode of `--mode`.
+        // Apply `--mode` before reading the plan file, because a plan file without a mode must keep this mode.
         plan.mode = typed.map_or(plan.mode, endpoint_mode);
         if let Some(path) = &self.plan {
             plan = read_plan(path, &plan)?;

@@ -123,7 +123,8 @@ fn measure_sizes(ladder: &PayloadLadder, options: &MadesOptions, rungs: &mut Vec
         }
         let is_first = rungs.is_empty();
         let FinishedRun { record, write_error } = match mailrun_mades_bench::run(options_of(*size, options, is_first)) {
-            // Ctrl-C before a run's first message is an error only if there are no results of smaller sizes to print.
+            // If Ctrl-C comes before a run's first message, the run returns an error. Report the error only if there
+            // are no results of smaller sizes to print.
             Err(error) if error.is::<Interrupted>() && !is_first => return Ok(interrupted),
             finished => finished?,
         };

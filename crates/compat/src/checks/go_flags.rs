@@ -12,8 +12,8 @@ fn kind(name: &str) -> Option<FlagKind> {
 }
 
 fn check_numbers(word: &str) {
-    // Our parser of Go's integers must return the same number as Rust's parser, because both languages read decimal
-    // numbers alike. Only a number with a leading zero differs, because it is octal in Go.
+    // Go and Rust read decimal numbers alike, so our parser of Go's integers must return the same number as Rust's
+    // parser. A number with a leading zero is an exception, because it is octal in Go.
     let digits = word.strip_prefix(['-', '+']).unwrap_or(word);
     if let Ok(by_hand) = word.parse::<i64>() {
         let is_octal = digits.len() > 1 && digits.starts_with('0');

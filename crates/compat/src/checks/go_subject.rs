@@ -5,9 +5,8 @@ use crate::go_smtp_source::subject::subject;
 
 pub fn check(data: &[u8]) {
     let Some((number, format)) = data.split_first_chunk() else { return };
-    // Cut the format string at 60 bytes, because each verb, such as `%9999999d`, may produce ten million characters. Go
-    // limits a width to one million, but does not check the width again after the last digit. So almost ten million
-    // characters are possible.
+    // Cut the format string at 60 bytes, because each verb may produce almost ten million characters, for example
+    // `%9999999d`. Go limits a width to one million, but does not check the width again after the last digit.
     let Ok(format) = std::str::from_utf8(&format[..format.len().min(60)]) else { return };
     let number = i64::from_le_bytes(*number);
     let text = subject(format, number);

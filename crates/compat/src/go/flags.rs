@@ -101,7 +101,7 @@ pub(crate) fn quote(c: char, mark: char, out: &mut String) {
         '\t' => 't',
         '\u{b}' => 'v',
         _ if c == mark || c == '\\' => c,
-        // Write printable characters unchanged. For a few characters, Rust and Go differ in whether they are printable.
+        // Write characters unchanged that Rust considers printable. Go disagrees about a few characters.
         _ if matches!(c, '\'' | '"') || c.escape_debug().len() == 1 => return out.push(c),
         _ => {
             let number = u32::from(c);

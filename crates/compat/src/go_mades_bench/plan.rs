@@ -38,7 +38,7 @@ pub(super) fn plan(
 ) -> Result<MadesOptions, FatalError> {
     let uses_outbox = mode != MadesMode::Amqp;
     let outbox = broker("outbox", if uses_outbox { &options.outbox } else { &options.inbox }, public)?;
-    // In tracing mode, the bench reads no inbox, so ignore the flags for the inbox, and put the outbox into this field.
+    // In tracing mode, the bench reads no inbox. Ignore the flags for the inbox, and use the outbox as a placeholder.
     let inbox = if mode == MadesMode::Tracing { outbox.clone() } else { broker("inbox", &options.inbox, public)? };
     let max_in_transit = in_transit(options);
     Ok(MadesOptions {

@@ -22,8 +22,8 @@ impl FileSystem {
     ) -> Vec<String> {
         let mut paths = Vec::new();
         // Climb from the file to the root. Each entry of `open` has a directory, the path from there to the file, and
-        // the set of directories on that path. If only some renames are durable, directories may form a cycle, so end a
-        // path that would pass a directory for the second time.
+        // the set of directories on that path. If only some renames are durable, directories may contain each other in
+        // a cycle. So end a path when it reaches a directory for the second time.
         let mut open = vec![(inode, String::new(), BTreeSet::from([inode]))];
         while let Some((at, below, passed)) = open.pop() {
             if at == ROOT {

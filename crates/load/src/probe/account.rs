@@ -236,7 +236,7 @@ impl Account {
         if let Some((number, _)) = self.routes.iter().find(|(_, route)| route.name == name) {
             return Some(*number);
         }
-        // Do not reuse the number of a removed route, because its mail may still arrive.
+        // `routes` still contains removed routes, so this does not reuse their numbers. Their mail may still arrive.
         let number = self.routes.keys().next_back().map_or(0, |last| last + 1);
         let route = RouteAccount { name: name.to_owned(), ..RouteAccount::default() };
         (number < MAX_ROUTES).then(|| {

@@ -292,7 +292,7 @@ mod tests {
             match recover(&damaged) {
                 Ok(recovered) => {
                     assert!(place > first, "byte {place}");
-                    // Without its line end, the last line counts as unfinished and not as damaged.
+                    // The last byte is a line end. Without this byte, the last line is unfinished and not damaged.
                     let is_last = place == content.len() - 1;
                     assert!(recovered.damaged >= 1 || is_last, "byte {place}");
                     let route = &recovered.account.routes[&0];

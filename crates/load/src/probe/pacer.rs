@@ -251,8 +251,8 @@ impl Probe {
             // already received.
             Some((list, told)) if *list == sink => *told,
             Some(_) => 0,
-            // When this process first asks a sink, do not warn of arrivals that the sink has already removed from its
-            // list. An earlier process of the probe has probably received them.
+            // This process asks the sink for the first time. The sink has already removed the arrivals before `first`
+            // from its list. Do not warn of them, because an earlier process has probably received them.
             None => first,
         };
         let again = usize::try_from(told.saturating_sub(first)).unwrap_or(usize::MAX).min(arrivals.len());
@@ -271,8 +271,8 @@ impl Probe {
             if let Witness::Mailbox { first_route } = witness
                 && self.in_mailbox.mark(arrival.number, u32::from(first_route)) == MarkResult::Again
             {
-                // This mailbox has contained the message before, so count a duplicate. The watcher may call it a first
-                // delivery, because a reopened mailbox has a new watcher, which has not seen the first copy.
+                // This mailbox has contained the message before, so this copy is a duplicate. The watcher does not know
+                // this if the mailbox was reopened, because each opening begins with a new watcher.
                 arrival.kind = ArrivalKind::Duplicate;
             } else if is_told {
                 return None;
@@ -283,8 +283,8 @@ impl Probe {
             return None;
         }
         if !is_own && matches!(witness, Witness::Mailbox { .. }) {
-            // Discard the latencies, because mail of an earlier process may have arrived while no probe watched the
-            // mailbox. Keep latencies from a sink, because a sink measures them even without a probe.
+            // An earlier process sent this message. It may have arrived while no probe watched the mailbox, so its
+            // latencies may be too long. Latencies from a sink are right, because a sink needs no probe to measure.
             (arrival.delivered_ns, arrival.announced_ns) = (None, None);
         }
         self.account.concerns(&arrival, is_own).then_some(Event::Arrived { arrival, at_ns: now_ns })
@@ -585,8 +585,8 @@ mod tests {
         answer(&mut probe, 0, Answer::Accepted, 101);
         assert_eq!(probe.compare_clocks(101 * SECOND, SECOND), None);
         assert_eq!(probe.compare_clocks(102 * SECOND + SECOND / 2, 2 * SECOND), None, "it drifts");
-        // After second 2, the wall clock jumps by an hour. A report from the mailbox comes before the probe notices the
-        // jump, and must not make the message overdue.
+        // After second 2, the wall clock jumps by an hour. The mailbox reports before the probe notices the jump. This
+        // report must not make the message overdue.
         probe.seen(&[0], 3 * SECOND);
         let event = probe.compare_clocks(3_703 * SECOND, 3 * SECOND).unwrap();
         assert_eq!(event, Event::ClockSet { by_ns: 3_600 * 1_000_000_000 });

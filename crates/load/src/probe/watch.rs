@@ -202,8 +202,8 @@ fn follow(
         if readable.is_err() {
             (up_since, was_up) = (now, false);
         }
-        // The probe finds mail at most `lag` after its arrival. If the mailbox has been readable for that long, the
-        // probe has found all mail that arrived before `now - lag`.
+        // The probe finds mail in a readable mailbox at most `lag` after its arrival. So once the mailbox has been
+        // readable for `lag`, the probe has found all mail that arrived before `now - lag`.
         let seen_until = readable.map(|()| (now - up_since >= lag).then(|| now - lag));
         if !send(Report { found: Found::InMailbox(arrivals), seen_until }) {
             return false;

@@ -171,7 +171,8 @@ impl MessageSource for SingleMessage {
         self.has_begun = true;
         Poll::Ready(match self.envelope(client.extensions()) {
             Ok(envelope) => NextAction::Transaction(Arc::new(envelope)),
-            // There are no recipients. This is allowed if `--quit-after` ends the session before RCPT.
+            // An error means that there are no recipients. This is allowed if `--quit-after` ends the session before
+            // RCPT.
             Err(_) => NextAction::Quit,
         })
     }

@@ -57,7 +57,8 @@ impl ArrivalFinder {
             let kind = if is_known { ArrivalKind::Duplicate } else { ArrivalKind::Delivered };
             arrivals.push(Arrival { number, kind, delivered_ns: delivered.next(), announced_ns: announced.next() });
         }
-        // A tally has only the number of its duplicates, so list each of them as a copy of the tally's first message.
+        // A tally counts duplicates, but does not tell which messages they copy. So list each duplicate as a copy of
+        // the tally's first message.
         if let Some(number) = numbers(&tally.units).next() {
             arrivals.extend((0..tally.duplicates).map(|_| untimed(number, ArrivalKind::Duplicate)));
         }

@@ -709,7 +709,8 @@ mod tests {
             {
                 assert_eq!(send(&mut handler, b"", &notice(sequence, to, action)), 250);
             }
-            // If a server removes the trace from the returned message, the sink must recognise it by the ENVID.
+            // A server may remove the trace from the returned message. The sink must then recognise the message by the
+            // ENVID.
             let envelope_id = String::from_utf8_lossy(&trace(4).name().envelope_id()).into_owned();
             let bare = notice(4, "one@b", "failed").replace("X-Mailrun", "X-Removed");
             let bare = bare.replace("Reporting-MTA", &format!("Original-Envelope-Id: {envelope_id}\r\nReporting-MTA"));
@@ -745,7 +746,8 @@ mod tests {
             ("<a@y> ORCPT=rfc822;t+6F@x NOTIFY=NEVER", single, [1, 1, 0, 0], "to@x a@y"),
             ("<b@y> ORCPT=rfc822;b@y NOTIFY=NEVER", single, [0, 0, 1, 0], "- b@y"),
             ("<b@y> NOTIFY=NEVER", single, [0, 0, 1, 0], "- b@y"),
-            // Here, the source itself asks for NOTIFY=NEVER, so it does not show that a server added the recipient.
+            // NOTIFY=NEVER usually shows that a server has added the recipient. But this source sends NOTIFY=NEVER
+            // itself, so it must count as normal mail.
             ("<to@x> ORCPT=rfc822;to@x NOTIFY=NEVER", single.asking_never(), [1, 0, 0, 0], ""),
             ("<to@x> NOTIFY=NEVER", single.asking_never(), [1, 0, 0, 0], ""),
             // The sink ignores an ORCPT that does not contain a mail address, such as an X.400 address.

@@ -59,7 +59,8 @@ pub(super) fn combine(
         .last()
         .filter(|decision| decision.effect == RuleEffect::LoseReply)
         .map_or(RuleEffect::Accept, |_| RuleEffect::LoseReply);
-    // After `lose reply`, no rules are evaluated for later recipients, so the message counts once for each of them.
+    // After `lose reply`, the sink evaluates no rules for later recipients, so `decisions` lacks these recipients. The
+    // message counts once for each of these recipients.
     let times = decisions.iter().map(RecipientDecision::unit_count).chain(std::iter::repeat(1));
     retain_counted(draft, times.clone());
     *recipients =

@@ -170,8 +170,8 @@ impl SinkReport {
             return self.began;
         }
         let announced = self.starts.iter().find(|(known, _)| Some(*known) == run).map(|(_, start)| start.at);
-        // Begin the run one second before the first counts, because another worker may still report counts from that
-        // second.
+        // Begin the run one second early, because a slower worker may still report counts from the second before
+        // `first`.
         announced.unwrap_or_else(|| first.saturating_sub(Duration::from_secs(1)).max(self.began))
     }
 
@@ -424,8 +424,7 @@ mod tests {
     fn times_of_a_run_count_from_its_beginning_however_long_the_sink_has_run() {
         let ms = Duration::from_millis;
         let began = ms(1_000_300);
-        // The run begins ten days after the sink, and 0.7 s after a whole second, because a run need not begin at a
-        // whole second.
+        // The run begins ten days after the sink, and 0.7 s after a whole second.
         let begin = began + ms(10 * 86_400_000 + 400);
         let rules = Arc::new(ActiveRules::new(Rulebook::default(), 1));
         let zero = |run: Option<RunId>, announced: Option<Duration>| {

@@ -199,7 +199,7 @@ impl SessionRules {
         place: usize,
     ) -> RuleDecision {
         let recipients = std::mem::take(&mut self.recipients);
-        // `decide` has already counted the end of this message, so subtract one to get the number of earlier messages.
+        // `nth` is the number of earlier messages. `decide` has already counted this message, so subtract one.
         let nth = self.command_counts[context.command as usize].saturating_sub(1);
         let sample = RuleSample { seed: rules.seed, session: self.number, nth, recipient: place as u64 + 1 };
         let decision =
@@ -255,8 +255,8 @@ impl SessionRules {
     fn delay(&self, rule_state: &RuleState, context: &CommandContext<'_>, sample: &RuleSample) -> Duration {
         match rule_state.rule.action {
             RuleAction::Delay { from, to } if from == to => from,
-            // Set bit 40, which no rule's index has. The length of the delay is then independent of the random number
-            // that decides whether the rule acts.
+            // Another random number, drawn for `index`, decides whether the rule acts. The length of the delay must be
+            // independent of that number, so set bit 40, which no rule's index has.
             RuleAction::Delay { from, to } => from + (to - from).mul_f64(sample.fraction(rule_state.index | 1 << 40)),
             RuleAction::Tarpit { step, most } => tarpit(step, most, self.commands),
             RuleAction::Stall { at, length } if (at..at.saturating_add(length)).contains(&context.since_start) => {
@@ -467,8 +467,8 @@ impl RuleSample {
     }
 
     fn fraction(&self, place: u64) -> f64 {
-        // Set the highest bit of the session's number. Otherwise, session 5 and message 5 would get the same random
-        // choices.
+        // Other calls of `of` pass the number of a message. Set the highest bit of the session's number, so that
+        // session 5 and message 5 do not get the same random choices.
         self.of(place, self.session | 1 << 63, u64::from(self.nth) | self.recipient << 32)
     }
 

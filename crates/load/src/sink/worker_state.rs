@@ -419,8 +419,8 @@ impl SinkWorkerState {
             _domain_slots: _slots,
         } = arrival;
         let Some(times) = effect.copies() else { return effect.into_answer() };
-        // `times` is the number of copies to count. It is 0 if a rule drops the message, which is then answered 250 but
-        // not stored.
+        // `times` is the number of copies to count. If a rule drops the message, `times` is 0, and the sink answers 250
+        // without storing the message.
         if let Err(refusal) = self.store(draft.filter(|_| times > 0)) {
             return refusal;
         }

@@ -153,7 +153,7 @@ impl AddressPattern {
     pub(super) fn domains(&self, limit: usize) -> PatternDomains {
         let mut domains = PatternDomains::default();
         let mut ends = vec![String::new()];
-        // Build each domain backwards from its last part, and stop at the `@`, where the local part ends.
+        // Build each domain backwards, from the last part of the address to the `@`.
         for piece in self.parts.iter().rev() {
             let mut longer: Vec<String> = Vec::new();
             for end in &ends {
@@ -163,8 +163,8 @@ impl AddressPattern {
                         Some((_, domain)) => domains.names.push(domain.to_ascii_lowercase()),
                         None => longer.push(whole),
                     }
-                    // Stop once `longer` has more than `limit` unfinished domains. Each of them leads to at least one
-                    // whole domain, and the caller gets only `limit` domains.
+                    // Each unfinished domain in `longer` leads to at least one whole domain, and the caller gets only
+                    // `limit` domains. So stop once `longer` has more than `limit` entries.
                     if longer.len() > limit || domains.names.len() > MAX_COMBINATIONS {
                         break;
                     }

@@ -421,8 +421,8 @@ mod tests {
             assert_eq!(envelope, fresh, "message {number} is the same wherever it is written");
             assert_eq!(envelope.recipients(), 1 + number as usize % 3);
             assert!(envelope.mail().ends_with(b"@example.com> SIZE=109\r\n"), "{envelope:?}");
-            // Keep each envelope until the next one is made, because the SMTP client may still be sending the previous
-            // one. The buffer must not overwrite the previous envelope, so it must use two places in memory in turn.
+            // Keep this envelope while the next envelope is made, as an SMTP client does that is still sending. The
+            // buffer must not overwrite a kept envelope, so it must use two places in memory in turn.
             held = Some(envelope);
         }
         assert!(held.is_some() && memory.len() == 2, "{} envelopes", memory.len());

@@ -389,7 +389,7 @@ impl LoadSession {
                 let refused =
                     if failure == MessageFailure::Rejected { rest } else { u64::from(job.rejected).min(rest) };
                 tally.recipients_rejected += refused;
-                // The whole message was sent, so the server may have accepted it without our knowledge.
+                // If the whole message was sent, the server may have accepted it even though no reply arrived.
                 let is_in_doubt = job.sent.is_some();
                 if is_in_doubt {
                     tally.recipients_in_doubt += rest - refused;
@@ -525,8 +525,8 @@ impl LoadSession {
             Verb::Auth => *self.auth_sent_at.get_or_insert(self.commands_sent_at),
             _ => self.commands_sent_at,
         };
-        // A login with several replies counts as one exchange, and STARTTLS counts together with the TLS handshake. So
-        // do not record times for the replies in between.
+        // A login may have several replies, but counts as one exchange, so record no time for the replies 334 before
+        // its last reply. The reply to STARTTLS counts together with the TLS handshake.
         let is_whole = event.reply.code() != 334 && event.to != Verb::StartTls;
         if is_whole && event.to == Verb::Auth {
             self.auth_sent_at = None;
@@ -610,7 +610,7 @@ impl MessageSource for LoadSession {
         if is_full {
             return Poll::Ready(NextAction::Quit);
         }
-        // Only a streaming session without pauses between messages may begin a message before the last one is answered.
+        // Only a streaming session without pauses may begin a message before the previous message is answered.
         if early && (options.pipelining != Pipelining::Stream || options.think.is_some()) {
             return Poll::Ready(NextAction::Nothing);
         }

@@ -117,8 +117,8 @@ fn message(fields: MimeFields<'_>, bytes: u64, rng: &mut SeededRng) -> Result<Ve
     let bare = mime_text.write(fields, None)?;
     let one = mime_text.write(fields, Some(vec![0]))?.len() as u64;
     let Some(room) = bytes.checked_sub(one) else { return Ok(bare) };
-    // The message of length `one` has an attachment of one byte, whose Base64 line has six bytes: four characters and a
-    // line end. The real attachment replaces this line, so it can use these six bytes, too.
+    // The message of length `one` has an attachment of one byte. Its Base64 line has six bytes: four characters and a
+    // line end. The real attachment replaces this line, so it has six more bytes than `room`.
     let lines = (room + 6) / LINE_BYTES;
     let content = usize::try_from(lines.max(1) * LINE_CONTENT_BYTES)
         .context("--message-size exceeds the memory of this machine")?;

@@ -160,8 +160,8 @@ impl PreflightCheck {
         if let Some(failure) = self.recipient_failure(attempt) {
             return Some(failure);
         }
-        // A rejected EHLO explains the failure only if the session never reached RCPT. Otherwise, the session went on
-        // with HELO after the rejection, and something else has failed.
+        // After a rejected EHLO, a session may go on with HELO. If the session reached RCPT, HELO was accepted, so the
+        // rejected EHLO does not explain the failure.
         let greeted = |refusal: &&RejectedCommand| refusal.verb == Verb::Hello && attempt.recipients == 0;
         if let Some(refusal) = attempt.rejections.iter().rev().find(greeted) {
             return Some(self.hello_failure(refusal));

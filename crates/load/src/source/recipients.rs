@@ -196,8 +196,8 @@ fn tags_of(patterns: &[AddressPattern]) -> Vec<(RecipientTag, u32)> {
 fn numbering_of(patterns: &[AddressPattern], limit: u64) -> Result<RecipientNumbering> {
     let wide_bits = (limit * NUMBERS_PER_RECIPIENT).next_power_of_two().ilog2().max(MIN_BITS);
     let is_wide = |pattern: &&AddressPattern| pattern.count() > 1 << wide_bits;
-    // Each key is the 32-bit hash of an address that a pattern can produce. Its value is true if one of the patterns is
-    // exactly this address.
+    // Each key is the 32-bit hash of an address that a pattern can produce. Its value is true if one of the patterns
+    // can produce only this address.
     let mut known = BTreeMap::new();
     for pattern in patterns.iter().filter(|pattern| !is_wide(pattern)) {
         let mut address = Vec::new();
@@ -233,7 +233,7 @@ fn numbering_of(patterns: &[AddressPattern], limit: u64) -> Result<RecipientNumb
     let known: Vec<u32> = known.into_keys().collect();
     let are_different = |bits: u32| {
         let number = |hash: &u32| hash.checked_shr(32 - bits).unwrap_or_default();
-        // The hashes are sorted, so equal numbers would be neighbours, and it is enough to compare neighbours.
+        // The hashes are sorted, so equal numbers would be neighbours.
         known.is_sorted_by(|left, right| number(left) < number(right))
     };
     let least_bits = if patterns.iter().any(|pattern| is_wide(&pattern)) { wide_bits } else { MIN_BITS_OF_FEW };

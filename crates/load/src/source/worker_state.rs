@@ -68,8 +68,7 @@ impl SourceWorkerArgs {
             stages @ OfferedRate::Stages(_) => stages,
         };
         // Hosts that share a load have the same seed and begin at the same time, but their messages must not be due at
-        // the same moments. So derive each host's seed and phase from its first message number, which alone differs
-        // between the hosts.
+        // the same moments. Only the first message number differs between the hosts, so derive seed and phase from it.
         let first = options.control.as_ref().map_or(0, |control| control.first_message());
         let seed = options.seed.wrapping_add(first);
         let phase = ((first >> NUMBERS_LOG2) as f64 * GOLDEN_RATIO).fract();
@@ -328,8 +327,8 @@ impl SourceWorkerState {
             let session = self.parked.borrow_mut().pop_front();
             match session {
                 Some(session) => session.wake(),
-                // All sessions are busy, so none needs to be woken. A session that finishes its message asks for the
-                // next one itself.
+                // All sessions are busy. A session that finishes its message asks for the next message itself, so it
+                // need not be woken.
                 None => mailrun_net::sleep(Duration::from_millis(1)).await,
             }
             poll_fn(yield_once()).await;
@@ -436,8 +435,8 @@ mod tests {
         list.pop().unwrap().wake();
         assert!(entry.claim());
         assert!(!entry.claim(), "it was busy with the message before");
-        // A session that takes a message before the list wakes it stays on the list. When it waits again, it must not
-        // be added to the list a second time.
+        // This session takes a message before the list wakes it, so it stays on the list. When the session waits again,
+        // it must not be added to the list a second time.
         park(&entry, &mut list);
         assert!(entry.claim());
         assert!(!entry.claim(), "it was busy with the message before");

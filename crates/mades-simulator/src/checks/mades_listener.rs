@@ -37,8 +37,8 @@ fn visited(octets: &[u8], choice: u8) {
         for visit in &mut visits {
             let (bytes, messages) = stored(&queues);
             let output_bytes = visit.feed(piece).len();
-            // For one piece of input, the listener sends each queued message at most once. If the peer limits frames to
-            // 512 bytes, frame headers lengthen the message, so allow up to twice its size plus 128 bytes.
+            // For one piece of input, the listener sends each queued message at most once. The peer may limit frames to
+            // 512 bytes. Because of the many frame headers, allow twice each message's size plus 128 bytes.
             let limit = SAID_BYTES + SAID_FOR_EACH * octets.len() + 2 * bytes + 128 * messages;
             assert!(output_bytes <= limit, "{output_bytes} octets of {limit}");
         }

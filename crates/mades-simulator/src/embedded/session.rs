@@ -111,8 +111,8 @@ impl BrokerSession {
     fn process_events(&mut self, input: &mut BytesMut) -> Result<(), ConnectionError> {
         self.read_events(input)?;
         self.send_queued();
-        // A message that is sent as settled leaves its queue when its `Settled` event is handled. Handle these events
-        // before granting credit to producers, so that the credit includes the freed room.
+        // A message that was sent as settled frees its room in the queue only when its `Settled` event is handled. So
+        // handle these events before granting producers credit for the free room.
         self.read_events(input)?;
         self.grant_credit();
         self.connection.write_dispositions();

@@ -329,8 +329,8 @@ async fn send_all(
 ) -> Result<(), Error> {
     let mut in_flight: VecDeque<DispositionFuture> = VecDeque::new();
     let mut resend_at = Instant::now();
-    // First, send again the messages that were unsettled when the last connection was lost. Take them from `released`
-    // one by one, so that none is lost if this connection breaks as well.
+    // First, send the messages again that were unsettled when the last connection was lost. Take them from `released`
+    // one by one, so that the rest is still there if this connection breaks as well.
     queue.unsettled.append(&mut queue.released);
     std::mem::swap(&mut queue.unsettled, &mut queue.released);
     while let Some(pending) = queue.released.pop_front() {
@@ -534,8 +534,8 @@ mod tests {
             let all = [
                 message().whole().to_vec(),
                 text(0x77, "no data"),
-                // The next two messages are invalid, because application properties must be a map and must come before
-                // the body.
+                // In the next message, the application properties are a string and not a map. In the message after it,
+                // they come after the body. Both are invalid.
                 text(0x74, "no map"),
                 [&message().whole()[..], &text(0x74, "late")].concat(),
                 b"no AMQP".to_vec(),
@@ -607,8 +607,8 @@ mod tests {
             let mut connection = Connection::open(&broker).await.unwrap();
             let mut sender = connection.attach_sender(&SenderOptions::new("q", 10)).await.unwrap();
             let id = queues.get_or_create("q").unwrap();
-            // The first message fills the queue. The sender still has credit, so it sends a second message, which the
-            // test's broker releases because the queue is full.
+            // The first message fills the queue. The sender still has credit and sends another message. The broker
+            // releases this message, because the queue is full.
             let first = sender.send_encoded(&message()).await.unwrap();
             assert_eq!(first.await, Ok(Disposition::Accepted));
             let (messages, mut queue) = SendQueue::new();

@@ -366,7 +366,7 @@ impl<M> Simulator<M> {
             ..message.consumed
         };
         let drawn = self.draw_faults(&consumed);
-        // Never corrupt an acknowledgement document, because nobody could recognise it afterwards.
+        // Never corrupt an acknowledgement document. A corrupted document could not be recognised as one.
         let fault = InjectedFaults { no_reply: false, corrupt: false, reject_document: rejects, ..drawn };
         let record = self.count_consumed(&consumed, fault, now);
         let document = self.store(SimulatedMessage {
@@ -521,8 +521,8 @@ fn when_up(plan: &SimulatorPlan, began: Duration, place: OutageTarget, at: Durat
 impl<M> Simulator<M> {
     fn accepted(&mut self, key: MessageKey, now: Duration) {
         let Some(message) = self.message_mut(key) else { return };
-        // Forward the message, unless `replied` has done so after a reply. There is no reply yet if the endpoint is an
-        // EDX toolbox, which replies only at the end, or if a fault suppressed the reply.
+        // Usually, the reply comes first, and `replied` has forwarded the message. Forward the message here if there is
+        // no reply yet: an EDX toolbox replies only at the end, and a fault can suppress the reply.
         let first = message.accepting && message.record.replied.is_none();
         let goes_on = first && message.record.fate == MessageFate::Unfinished;
         if std::mem::take(&mut message.accepting) {
@@ -575,8 +575,8 @@ impl<M> Simulator<M> {
         let number = consumed.number;
         let lateness = self.chance(RandomDecision::Lateness, number).unit();
         let lateness = if fault.reorder { self.plan.faults.reorder_by.0.mul_f64(lateness) } else { Duration::ZERO };
-        // Use a second random value, that of `!number`, to choose the corrupted byte. The value of `number` has already
-        // decided that the message is corrupted, and the choice of the byte must be independent of this decision.
+        // The random value of `number` has already decided that the message is corrupted. The choice of the corrupted
+        // byte must be independent of this decision, so use the random value of `!number`.
         let changed = fault.corrupt.then(|| self.chance(RandomDecision::Corruption, !number).next_u64());
         let totals = self.totals.of_mut(consumed.kind);
         totals.corrupted += u64::from(fault.corrupt);
@@ -1099,7 +1099,7 @@ mod tests {
         assert_eq!((document.consumed, document.inboxed), (ms(520), Some(ms(540))));
         let (_, steps) = documents_of(documents(|plan| plan.mode = EndpointMode::Toolbox));
         assert_eq!(steps.len(), 2);
-        // B is down at 520 ms, so it sends the document at 1 s. A is then down, and receives the document at 2 s.
+        // B would send the document at 520 ms, but is down until 1 s. A is down until 2 s, and receives it then.
         let (_, steps) = documents_of(documents(|plan| {
             plan.outages = ["B.down 500ms..1s", "A.down 1010ms..2s"].map(|text| Outage::parse(text).unwrap()).to_vec();
         }));

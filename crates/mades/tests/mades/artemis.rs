@@ -51,7 +51,7 @@ fn messages_go_through_and_foreign_ones_are_given_back() {
         assert!(held.len() >= 50);
         inlet.close().await.unwrap();
         drop(held);
-        // The held messages must be back in the queue. Accept them now.
+        // The receiver has closed without settling the held messages, so they must be in the queue again.
         let mut inlet = connection.attach_receiver(&ReceiverOptions::new(&*queue, 200)).await.unwrap();
         let mut again = 0;
         while let Ok(arrival) = tokio::time::timeout(Duration::from_secs(1), inlet.next()).await {

@@ -36,8 +36,7 @@ fn an_orderly_farewell_is_no_error() {
         for _ in 0..20 {
             visit(&broker(port), "q").await;
         }
-        // Also close links and connections to another implementation, the acceptor of fe2o3-amqp, without sending
-        // messages.
+        // Links and connections to another implementation, fe2o3-amqp, must also close without an error.
         let port = start().await;
         for _ in 0..5 {
             let mut connection = Connection::open(&broker(port)).await.unwrap();
@@ -104,14 +103,14 @@ fn who_answers_no_farewell_is_left_in_time() {
 fn who_hangs_up_in_place_of_a_farewell_is_lost() {
     limited(async {
         let port = say_and(vec![handshake()], |stream| async move {
-            // This peer disconnects when the close arrives.
+            // This peer waits for the client's close, and then disconnects without an answer.
             let _ = stream.readable().await;
         })
         .await;
         let connection = Connection::open(&broker(port)).await.unwrap();
         let error = connection.close().await.unwrap_err();
         assert!(matches!(error, Error::Lost { .. }), "{error:?}");
-        // This peer disconnects before the close.
+        // This peer disconnects before the client calls `close`.
         let port = say(vec![handshake()], Then::HangUp).await;
         let mut connection = Connection::open(&broker(port)).await.unwrap();
         connection.closed().await;

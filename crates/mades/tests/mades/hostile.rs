@@ -58,7 +58,7 @@ fn frames_that_lie_about_their_length_are_refused() {
             let error = opened(&octets, Then::HangUp).await.expect_err("a lie");
             assert!(matches!(error, Error::Lost { .. } | Error::PeerMisbehaved { .. }), "{size}: {error:?}");
         }
-        // Frames that lie about their length must also be refused after the connection is open.
+        // The client must also refuse frames with a false length if they arrive after the handshake.
         for lie in [&[0, 0, 0, 4][..], &[0, 0, 0, 9, 2, 0, 0, 0, 0xff], &[0, 0, 0, 8, 9, 0, 0, 0], &[0xff; 16]] {
             let octets = [&handshake()[..], lie].concat();
             match opened(&octets, Then::Stay).await {
@@ -183,7 +183,7 @@ fn a_server_that_sends_more_than_it_was_let_is_refused() {
         let mut deliveries = attach("test:q:1", Role::Sender, Some("q"));
         (0..5000).for_each(|number| deliveries.extend(transfer(number, &value)));
         let port = say(vec![handshake(), begin(), deliveries], Then::Stay).await;
-        // The client gives a credit of eight messages, and settles none.
+        // The client gives credit for eight messages, and settles none of them.
         let (_connection, mut receiver) = receiver_on(port).await.unwrap();
         let mut arrived = 0;
         let error = loop {
@@ -192,8 +192,8 @@ fn a_server_that_sends_more_than_it_was_let_is_refused() {
                 Err(error) => break error,
             }
         };
-        // The client accepts twice as many messages as it gave credit for, because RabbitMQ 3 does not count messages
-        // in transit.
+        // The client tolerates twice as many messages as it gave credit for: RabbitMQ 3 may send too many, because it
+        // does not count messages in transit.
         assert_eq!(arrived, 16);
         assert!(matches!(error, Error::PeerMisbehaved { .. }), "{error:?}");
     });
@@ -223,8 +223,8 @@ async fn endless(piece_bytes: usize, max_bytes: u64) {
     let error = next.unwrap_or_else(|_| panic!("{written} octets are taken")).unwrap_err();
     assert_eq!(error, Error::Oversized { queue: "q".to_owned(), limit: max_bytes });
     assert!(written < max_bytes + (32 << 20), "what waits in sockets is all that came");
-    // The peer goes on with the message after the client has ended its link. Therefore, the client ends the session and
-    // then the connection.
+    // The client has ended the link, but the peer goes on with the message. So the client ends the session. The peer
+    // still goes on, so the client ends the connection.
     let error = connection.closed().await.to_string();
     let expected = "the peer violates AMQP 1.0: amqp:not-allowed: transfers of a session that we have ended go on; this \
         ends the connection";
@@ -246,7 +246,8 @@ fn one_in_pieces_of_an_octet_too() {
 async fn after(octets: Vec<u8>) -> Error {
     let link = attach("test:q:1", Role::Sender, Some("q"));
     let port = say(vec![handshake(), begin(), [link, octets].concat()], Then::Stay).await;
-    // This timeout is longer than the test's, so the test would fail if `next` waited for an answer.
+    // The test must fail if `next` waits for an answer from the peer. So make the client's timeout longer than the
+    // time limit of the test.
     let broker = Broker { step_timeout: TEST_TIMEOUT * 2, ..broker(port) };
     let mut connection = Connection::open(&broker).await.unwrap();
     let plan = ReceiverOptions { max_message_bytes: 1000, ..ReceiverOptions::new("q", 8) };
@@ -286,7 +287,8 @@ fn who_breaks_a_rule_and_answers_nothing_loses_what_the_error_names_at_once() {
             ),
             (
                 [detach_of(7), anonymous(&[7; 10])].concat(),
-                // The client ignores the detach of a link that does not exist, so only the transfer is a fault.
+                // The peer detaches link 7, which does not exist. The client ignores this, so the error names only the
+                // transfer.
                 "amqp:invalid-field: a transfer without delivery-id",
                 link,
             ),
@@ -325,7 +327,7 @@ fn a_session_that_the_broker_ends_takes_no_other_link_with_it() {
         let first = attach("test:q:1", Role::Sender, Some("q"));
         let value = [0, 0x53, 0x77, 0xa1, 2, b'h', b'i'];
         let second = [attach("test:q:2", Role::Sender, Some("q")), transfer(0, &value)].concat();
-        // The broker ends the first session after the client has given credit.
+        // The broker ends the session of the first link, and then serves a new session with a second link.
         let parts = vec![handshake(), begin(), first, end(AmqpError::InternalError), session(Some(1)), second];
         let mut connection = Connection::open(&broker(say(parts, Then::Stay).await)).await.unwrap();
         let plan = ReceiverOptions::new("q", 8);
@@ -406,7 +408,7 @@ fn bad_input_gives_one_line_with_the_cause_and_leaves_nothing_running() {
             // test would not end.
             ended.await.unwrap();
         }
-        // In these two cases, the connection ends in the middle of a message: between two frames, and within a frame.
+        // The connection ends in the middle of a message: first between two frames of the message, then within a frame.
         let link = [attach("test:q:1", Role::Sender, Some("q")), piece(0, &[7; 100], true)].concat();
         let cut = [&link[..], &transfer(0, &[7; 100])[..50]].concat();
         for frame in [link, cut] {
@@ -426,7 +428,7 @@ fn bad_input_gives_one_line_with_the_cause_and_leaves_nothing_running() {
 fn a_peer_reads_why_we_end_the_connection() {
     limited(async {
         let says = |output: &[u8], text: &str| output.windows(text.len()).any(|octets| octets == text.as_bytes());
-        // The first peers never complete the handshake.
+        // Two peers never complete the handshake. One stops before its AMQP header, and the other before its open.
         let unopened = handshake();
         let open = unopened.windows(3).position(|octets| octets == [0, 0x53, 0x10]).unwrap() - 8;
         for cut in [open - 8, open] {
@@ -436,7 +438,7 @@ fn a_peer_reads_why_we_end_the_connection() {
             let output = output.await.unwrap();
             assert!(says(&output, "amqp:resource-limit-exceeded") && says(&output, "the handshake took too long"));
         }
-        // The last peer falls silent after the handshake.
+        // This peer completes the handshake, but then sends nothing.
         let (port, output) = heard_by(vec![handshake()]).await;
         let broker = Broker { idle_timeout: SHORT_TIMEOUT, ..broker(port) };
         let connection = Connection::open(&broker).await.unwrap();
@@ -681,7 +683,7 @@ fn a_consumer_that_settles_nothing_fills_its_queue_and_no_more() {
 fn who_gives_everything_back_does_not_keep_it_from_others() {
     limited(async {
         let (port, queues) = our_own(QueueLimits::default()).await;
-        // Each consumer gives credit for all messages, so one of them could get all.
+        // Each consumer gives credit for all 400 messages, so the broker could send all messages to the unwilling one.
         let (_first, mut unwilling) = receiver_with_credit(port, 1000).await.unwrap();
         let (_second, mut willing) = receiver_with_credit(port, 1000).await.unwrap();
         let id = filled(&queues, 400, 100);
@@ -811,8 +813,7 @@ proptest! {
             match opened(&[&before[from][..], &octets].concat(), Then::HangUp).await {
                 Err(error) => assert!(!error.to_string().is_empty()),
                 Ok(mut connection) => {
-                    // The handshake was whole, so the client must report the end of the connection within the time
-                    // limit of the test.
+                    // If `closed` did not return, the test would exceed its time limit and fail.
                     let _ = connection.closed().await;
                 }
             }

@@ -47,7 +47,7 @@ fn each_disposition_is_told_as_it_is() {
             let mut template = template();
             let mut settling = Vec::new();
             for sequence in 0..20 {
-                // The window is smaller than the number of messages, so wait for a settlement when the window is full.
+                // Only eight messages may be unsettled at once. If there are eight, wait for the oldest message.
                 if sender.available_window() == 0 {
                     let first: mailrun_mades::DispositionFuture = settling.remove(0);
                     assert_eq!(first.await.unwrap(), expected);
@@ -91,8 +91,8 @@ fn a_link_that_is_refused_says_what_to_do() {
         ] {
             let mut connection = connected().await;
             let plan = SenderOptions::new(format!("detach:{condition}"), 8);
-            // The acceptor attaches the link before it ends the link. The client may therefore get the error while it
-            // attaches the link or later.
+            // The peer first attaches the link and then ends it. So the client gets the error from `attach_sender` if
+            // the end arrives early, or otherwise from `closed`.
             let error = match connection.attach_sender(&plan).await {
                 Err(error) => error,
                 Ok(mut outlet) => outlet.closed().await,
@@ -130,7 +130,7 @@ fn deliveries_come_in_order_and_are_settled_as_we_say() {
         let (connection, mut receiver) = receiver(64).await;
         for number in 0..10_u32 {
             let Delivery { handle: ticket, message } = delivery(&mut receiver).await;
-            // The number is a uint, in which zero takes one byte and other small numbers two (AMQP 1.0 part 1 §1.6.5).
+            // AMQP encodes the uint 0 in one byte, and the uints 1 to 255 in two bytes (AMQP 1.0 part 1 §1.6.5).
             let value = if number == 0 { vec![0x43] } else { vec![0x52, number as u8] };
             assert_eq!(message.octets()[..], [&[0, 0x53, 0x77], &value[..]].concat());
             match number {
@@ -140,8 +140,7 @@ fn deliveries_come_in_order_and_are_settled_as_we_say() {
                 _ => receiver.modify(ticket).unwrap(),
             }
         }
-        // The last message contains the peer's counts of the outcomes. While the client waits for this message, it
-        // sends the outcomes to the peer.
+        // In its last message, the peer lists how many messages the client accepted, rejected, released and modified.
         let counts = delivery(&mut receiver).await;
         assert_eq!(content(&counts.message), BodyContent::Text("[5, 1, 3, 1]"));
         receiver.accept(counts.handle).unwrap();
@@ -168,7 +167,7 @@ fn what_waits_can_be_given_up_without_losing_a_message() {
         let (_connection, mut receiver) = receiver(64).await;
         let mut numbers = 0;
         while numbers < 10 {
-            // The timeout is so short that it cancels the call again and again, at any point.
+            // The timeout of 20 µs cancels `next` many times, so no message may be lost when `next` is cancelled.
             if let Ok(arrival) = tokio::time::timeout(Duration::from_micros(20), receiver.next()).await {
                 let IncomingDelivery::Delivery(delivery) = arrival.unwrap() else { panic!("decodable") };
                 receiver.accept(delivery.handle).unwrap();

@@ -135,7 +135,7 @@ async fn receive(mut link: Receiver, hang_up: &tokio::sync::mpsc::Sender<()>) {
                 let _ = link.recv::<Body<Value>>().await;
                 return;
             }
-            // The only other address is "never", for which messages are never settled.
+            // The only other address is "never". The peer never settles messages that are sent to it.
             _ => Ok(()),
         };
         if done.is_err() {

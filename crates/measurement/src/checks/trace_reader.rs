@@ -27,8 +27,8 @@ pub fn check(data: &[u8]) {
     let whole = found(&mut reader, &[message]);
     assert_eq!(found(&mut reader, &message.chunks(1).collect::<Vec<_>>()), whole);
     assert_eq!(found(&mut reader, &cut(choice, message)), whole);
-    // Build a message that has a trace field and these bytes as its body. The reader must find it intact, and must
-    // report it as corrupt after a bit of the body has changed.
+    // Build a message with a trace field and the fuzzer's bytes as its body. The reader must report this message as
+    // intact, and as corrupt if a bit of the body is changed.
     let mut wire = vec![0; Trace::HEADER_BYTES];
     let run = RunId([choice; 16]);
     let created = Duration::from_nanos(7);
@@ -45,8 +45,8 @@ pub fn check(data: &[u8]) {
     wire.extend_from_slice(b"\r\n");
     wire.extend_from_slice(message);
     assert_eq!(found(&mut reader, &cut(choice, &wire)), TraceResult::Intact(trace));
-    // The reader must also find the trace after a relay has converted the message to 7-bit. If the message is 7-bit
-    // already, `to_seven_bit` returns `None`, so the trace must be `Intact` instead of `Converted`.
+    // If a relay converts the message to 7-bit, the reader must report the trace as `Converted`. If the message is
+    // 7-bit already, `to_seven_bit` returns `None`, and the reader must report the trace as `Intact`.
     let relayed = [b"Received: by a\r\n", wire.as_slice()].concat();
     let converted = mailrun_mime::to_seven_bit(&relayed, "relay.example").expect("a text can be converted");
     let expected = if converted.is_some() { TraceResult::Converted(trace) } else { TraceResult::Intact(trace) };

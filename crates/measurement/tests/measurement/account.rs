@@ -74,16 +74,15 @@ fn what_was_accepted_and_did_not_arrive_is_lost() {
 
 #[test]
 fn what_arrived_though_no_reply_was_heard_is_delivered() {
-    // The source got a 250 for the units (recipients of messages) 0..10. The units 10..12 arrived although their
+    // The source got a 250 for ten units (a unit is one recipient of a message). Two more units arrived, but their
     // replies were lost.
     let counted = |rejected, failed, open| SourceCounts { rejected, failed, open, ..SourceCounts::default() };
     let row = settled(&ledger(0..10), &ledger(0..12), counted(6, 0, 4));
     assert_eq!(fates(&row), [12, 6, 0, 0, 2]);
-    // If the peer accepts a message and the connection then breaks, the source counts the message as failed, although
-    // the sink has it.
+    // The connection broke after the peer had accepted two units. The source counts them as failed, but they arrived.
     let row = settled(&ledger(0..10), &ledger(0..12), counted(3, 7, 0));
     assert_eq!(fates(&row), [12, 3, 5, 0, 0]);
-    // A peer may also keep a message that it has rejected.
+    // Only one unit failed, so the other must be a rejected unit that the peer delivered nevertheless.
     let row = settled(&ledger(0..10), &ledger(0..12), counted(3, 1, 0));
     assert_eq!(fates(&row), [12, 2, 0, 0, 0]);
     assert!(fates_sum(&row));
@@ -172,8 +171,8 @@ fn each_unit_has_the_fate_that_an_event_shows() {
 
 #[test]
 fn recipients_that_a_server_rewrote_leave_an_open_account_that_names_the_remedy() {
-    // The server rewrote 90 of 100 addresses, as Postfix does with canonical_maps. At the sink, the rewritten addresses
-    // have other numbers.
+    // The server rewrote 90 of 100 addresses, as Postfix does with canonical_maps. The sink computes a recipient's
+    // number from the address, so 90 units have other numbers.
     let delivered: Ledger = {
         let mut units = ledger(0..10);
         units.merge(&ledger(1_000..1_090));
@@ -363,8 +362,8 @@ fn rewritten_recipients_and_copies_are_named_and_fail_a_run_only_by_a_threshold(
 
 #[test]
 fn a_unit_whose_reply_was_lost_is_in_doubt_until_somebody_has_it() {
-    // 10 units were accepted, 4 were sent as a whole but got no reply, and 2 failed because their connections broke
-    // earlier.
+    // Ten units were accepted. Four units were sent completely but got no reply, so they are in doubt. Two units
+    // failed, because their connections broke earlier.
     let counted = || SourceCounts { in_doubt: 4, failed: 2, ..SourceCounts::default() };
     let (accepted, none) = (ledger(0..10), ledger(0..0));
     for (what, delivered, bounced, expected) in [
@@ -379,7 +378,7 @@ fn a_unit_whose_reply_was_lost_is_in_doubt_until_somebody_has_it() {
         assert_eq!([row.delivered, row.bounced, row.in_doubt, row.failed], expected.map(Some), "{what}");
         assert!(fates_sum(&row), "{what}");
     }
-    // If the units are in our relay's queue, they are no longer in doubt either. Without a sink, they stay in doubt.
+    // The four units are in our relay's queue, so they are no longer in doubt. Without a sink, they stay in doubt.
     let queued = ledger(10..14);
     let queue = ServerQueue::Known(RelayInputs { queued: &queued, given_up: 0 });
     let row = reconcile(AccountInputs { queue, ..account_inputs(&accepted, Some(arrivals(&none)), counted()) });
@@ -777,7 +776,7 @@ fn a_threshold_grants_what_fails_by_default() {
     let (record, _) = changed(reject(true), Topology::Server);
     assert!(passed(&record), "{:?}", record.verdict);
     assert_eq!(record.verdict.why, "99 of 100 delivered, 1 rejected");
-    // A rejection that no threshold allows fails the run, even if the host also made the figures invalid.
+    // A rejection that misses its threshold must fail the run, even if a busy host makes the figures invalid.
     let both = |record: &mut Record| {
         reject(false)(record);
         record.surroundings = Some(Surroundings { steal_share: Some(0.3), ..Surroundings::default() });
@@ -802,7 +801,7 @@ fn what_was_ordered_passes_and_no_more() {
     for (lost, rejected, between) in [
         (3, 3, Topology::Direct),
         (2, 4, Topology::Direct),
-        // With a server in between, the sink's rules do not explain rejections, because the source talks to the server.
+        // The source talks to a server here, and not to the sink. So the sink's rules do not explain the rejections.
         (2, 3, Topology::Server),
     ] {
         assert_eq!(verdict(lost, rejected, between).outcome, Some(Outcome::Fail), "{lost} {rejected}");
@@ -1004,9 +1003,8 @@ fn a_busy_source_or_sink_makes_a_servers_figures_invalid() {
         assert_eq!(record.verdict.valid, valid, "{role:?} {between:?}");
         assert_eq!(reason.contains("The one used 90 % of the time of its 2 workers"), !valid, "{reason}");
     }
-    // The load lasts 10 s, and the source has one worker. Each row has the length of the warm-up, the processors that
-    // the source used in each second of the run, the time until the last message arrived, whether the record has the
-    // values of each second, and whether the run is valid.
+    // The load lasts 10 s, and the source has one worker. `cores` lists the processors that the source used in each
+    // second. The last message arrives after `duration_s`. `is_sampled` tells whether the record contains `cores`.
     for (situation, warm_up_s, cores, duration_s, is_sampled, valid) in [
         ("busy all the time", 0.0, vec![0.95; 10], 10.0, true, false),
         ("half busy", 0.0, vec![0.5; 10], 10.0, true, true),
@@ -1155,7 +1153,7 @@ fn the_sources_own_delay_makes_a_run_invalid_only_if_it_may_have_decided_a_thres
         }
         assert_eq!(outcome(100.0, &["accepted.p99 < 1us"]), Outcome::Fail, "{lags:?}");
         assert_eq!(outcome(100.0, &["accepted.p99 < 1ms"]), Outcome::Fail, "{lags:?}");
-        // The server takes 5,000 ms, so this limit is exceeded only because of the source's own delay.
+        // The server takes 5,000 ms, so it meets this limit without the source's own delay.
         let undecided = replayed(lags, 5_000.0, &["accepted.max < 5010ms"]);
         assert_eq!(undecided.outcome, Some(Outcome::Invalid), "{lags:?}");
         assert!(undecided.why.ends_with("or more --workers (mailrun source)."), "{undecided:?}");

@@ -137,7 +137,7 @@ fn slow_messages_are_those_that_took_longest_to_arrive() {
     let expected = [(7, Some(9.0), Some(40.0)), (9, None, Some(35.0)), (8, Some(5.0), None)];
     assert_eq!(shown(&run), expected, "8 did not arrive, because the sink has room for more");
     assert_eq!(run.slowest[1].created_s, 3.0, "the sink's times count from its own beginning");
-    // The sink's list is full now. Message 8 may have arrived, but not as late as the messages in the list.
+    // The sink's list of slowest messages is full now. Message 8 may be missing there because it arrived faster.
     sink.slowest = (100..150).map(|number| message(number, None, Some(number as f64))).collect();
     let run = merge_records(source.clone(), Some(sink), LedgerRow::default());
     assert_eq!((run.slowest.len(), shown(&run)[0]), (50, (149, None, Some(149.0))));

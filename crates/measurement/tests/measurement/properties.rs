@@ -225,8 +225,7 @@ proptest! {
         let found = (row.delivered, row.bounced, row.queued);
         prop_assert_eq!(found, (Some(model.delivered), Some(model.bounced), Some(model.queued)));
         prop_assert_eq!((row.expired, row.lost), (Some(expired), Some(model.missing - expired)));
-        // The source counts the units that got no 250, but does not know which of them arrived. So their fates can be
-        // checked only together.
+        // The source does not know which of the units without a 250 arrived. So check only the sum of their fates.
         let unheard: u64 = [row.rejected, row.failed, row.in_doubt, row.in_flight].into_iter().flatten().sum();
         prop_assert_eq!(unheard, model.nowhere);
         let no_more_than = [(row.rejected, rejected), (row.failed, failed), (row.in_doubt, in_doubt), (row.in_flight, open)];
@@ -287,7 +286,8 @@ proptest! {
         };
         let within = value(format!("accepted.within({limit}ms) >= {percent}%"));
         let in_time = times.iter().filter(|ms| **ms <= limit).count() as f64 * 100.0 / created as f64;
-        // The histogram has three digits, so times close to the limit (here within a 500th) may count on either side.
+        // The histogram keeps only three digits. A time that differs from the limit by at most 1/500 may therefore
+        // count as in time or as late.
         let near = times.iter().filter(|ms| ms.abs_diff(limit) * 500 <= limit).count() as f64 * 100.0 / created as f64;
         prop_assert!((within.value.unwrap() - in_time).abs() <= near + 1e-9, "{within:?} {in_time}");
         prop_assert_eq!(within.passed, within.value.unwrap() >= f64::from(percent));
@@ -295,7 +295,7 @@ proptest! {
         let mut sorted = times.clone();
         sorted.sort_unstable();
         let place = ((f64::from(percent) / 100.0 * created as f64).ceil() as usize).max(1);
-        // The position is computed in floating point and may be off by one, so accept the neighbours as well.
+        // `place` is computed in floating point and may be off by one. So accept the times before and after it as well.
         let near = &sorted[(place - 1).saturating_sub(1).min(times.len())..(place + 1).min(times.len())];
         match quantile.value {
             Some(value) => {

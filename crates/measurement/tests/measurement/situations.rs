@@ -326,7 +326,7 @@ fn each_stage_has_the_rate_at_which_messages_reached_it() {
         for (stage, expected) in [(Stage::Accepted, accepted), (Stage::Delivered, delivered)] {
             let rate = record.stage(stage).unwrap().rate_per_s.unwrap();
             assert!((rate / expected - 1.0).abs() < 0.02, "{situation}: {} {rate}/s, not {expected}/s", stage.name());
-            // A threshold on the rate must use the same number.
+            // A threshold on the rate must be compared with the rate in the stage's row.
             let text = format!("{}.rate > {}/s", stage.name(), expected * 0.98);
             let row = Threshold::parse(&text, RunProtocol::Smtp).unwrap().evaluate(&record);
             assert_eq!((row.value, row.passed), (Some(rate), true), "{situation}");
@@ -357,7 +357,7 @@ fn each_situation_has_its_conclusion() {
     let late = |run: Run, lag: f64| run.each(20, move |message| message.lag = Some(lag));
     let rejected = |every: usize| load(50.0, 10.0).each(every, |message| message.accepted = None);
     let repeated = |run: Run| run.each(10, |message| message.is_repeated = true);
-    // One message of the warm-up is missing, and so is the message that was due at the time `due`.
+    // Two messages are missing: the message due at 1 s, in the warm-up, and the message due at `due`.
     let also_missing_at = |due: f64| {
         load(50.0, 10.0).with(move |run| {
             run.messages.iter_mut().filter(|message| message.due < 5.0).for_each(|message| message.is_warm_up = true);
@@ -381,7 +381,7 @@ fn each_situation_has_its_conclusion() {
             PASS,
             "500 delivered, none lost",
         ),
-        // In these situations, all mail arrives, and the rate of its delivery decides.
+        // In these situations, all mail arrives, so only the rate of delivery can miss a threshold.
         ("row 1", sound().delivered_at(18.0), &[], PASS, "500 delivered"),
         ("row 2", sound().delivered_at(10.3), &["delivered.rate > 40/s"], FAIL, "delivered.rate > 40/s; it was 10.3/s"),
         ("row 3", load(675.0, 100.0 / 675.0).delivered_at(10.6), &["delivered.rate > 300/s"], FAIL, "it was 10."),
@@ -472,7 +472,7 @@ fn each_situation_has_its_conclusion() {
             PASS,
             "1,000 delivered, none lost, 100 duplicate",
         ),
-        // In these situations, missing mail may still be in a queue that nobody can read.
+        // The server's queue cannot be read here, so missing mail may still be in the queue.
         (
             "nobody knows, and the limit is longer than the wait",
             foreign(missing(100), 2.0),
@@ -547,7 +547,6 @@ fn each_situation_has_its_conclusion() {
             INVALID,
             "The source",
         ),
-        // Fewer than 20 messages are too few to have a rate.
         (
             "five messages have no rate",
             few(5),
@@ -606,7 +605,6 @@ fn a_busy_host_excuses_what_it_explains() {
     let p99 = &["accepted.p99 < 20ms"][..];
     let mut wrong = Vec::new();
     for (situation, run, around, thresholds, outcome, why) in [
-        // These situations have a threshold on latencies.
         (
             "row 15: two busy loops, and waits as long as the latency",
             slow(131.0),
@@ -717,7 +715,6 @@ fn a_busy_host_excuses_what_it_explains() {
             INVALID,
             "p99",
         ),
-        // In these situations, the server misses a rate, or delays almost all messages.
         (
             "a rate that half of the processors halved",
             delivered_at(18.0),
@@ -827,7 +824,8 @@ fn a_busy_host_excuses_what_it_explains() {
                 verdict.outcome, verdict.reasons
             ));
         }
-        // The verdict must name the foreign programs if they decide it, and only then.
+        // If foreign programs, such as `python3`, make the run invalid, the verdict must name them. Otherwise, it must
+        // not name them.
         if verdict.why.contains("python3") != (outcome == INVALID) {
             wrong.push(format!("{situation}: {:?}", verdict.reasons));
         }
@@ -845,7 +843,7 @@ fn a_figure_among_messages_that_never_came_is_beyond_all_others() {
     let times = row.latency_ms.unwrap();
     assert!((times.p90 - 20.0).abs() < 0.1 && times.p99.is_infinite() && times.max.is_infinite(), "{times:?}");
     assert_eq!((row.missing, row.beyond_ms), (10, Some(2_000.0)));
-    // JSON has no infinite numbers, so such a figure is written as null, and null is read back as infinite.
+    // JSON has no infinite numbers. An infinite latency must be written as null, and null must be read as infinite.
     let json = record.to_json().unwrap();
     assert!(json.contains("\"p99\": null") && json.contains("\"beyond_ms\": 2000.0"), "{json}");
     assert_eq!(Record::from_json(json.as_bytes()).unwrap(), record);

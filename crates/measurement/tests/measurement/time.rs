@@ -64,7 +64,7 @@ impl<T: Default + Clone> Party<T> {
             let mut at = began + later(rng, TICK);
             while at < end + TICK {
                 events.push((at, worker, event));
-                // On a busy host, work that is due every quarter of a second runs late.
+                // An event is due after each `TICK`. As on a busy host, it is late by up to half of this time.
                 at += TICK + later(rng, TICK / 2);
             }
         }

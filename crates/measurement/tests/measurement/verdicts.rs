@@ -250,7 +250,7 @@ proptest! {
     ) {
         let (place, protocol, is_phase) = place;
         let (metric, unit) = figure;
-        // A threshold allows at most 1 h, because longer times are not measured.
+        // Longer times than 1 h are not measured, so a threshold with a longer time would be refused.
         let number = match unit {
             "%" => number % 101,
             "min" => number % 61,
@@ -332,8 +332,8 @@ fn a_source_or_sink_without_memory_is_not_the_servers_failure() {
             out_of_memory: true,
         });
         record.parties = vec![died];
-        // After a process has died, connections fail, so that a threshold on failed messages is missed. The verdict
-        // must not change.
+        // Messages fail because the process has died, and a threshold is missed. The verdict must still name the death
+        // as the reason.
         record.ledger.created = record.ledger.created.map(|created| created + 20);
         record.ledger.failed = Some(20);
         record.thresholds.push(Threshold::parse("failed <= 1", RunProtocol::Smtp).unwrap().evaluate(&record));

@@ -21,8 +21,8 @@ pub fn check(data: &[u8]) {
     match crate::to_seven_bit(message, "relay.example") {
         Ok(Some(converted)) => {
             assert!(converted.len() <= 4 * message.len() + (65 << 10));
-            // If the original message has the marker field `X-MIME-Autoconverted`, the restorer takes it for a marker
-            // of the conversion. Do not compare the restored body of such a message.
+            // The conversion marks a message with the field `X-MIME-Autoconverted`. If the original message already has
+            // this field, the restored body may differ, so do not compare it.
             if memchr::memmem::find(message, MARKER).is_none() {
                 check_restored(message, &converted, usize::from(block) + 1);
             }

@@ -268,7 +268,7 @@ impl<'a> RouteReader<'a, '_> {
             }
             return None;
         };
-        // The misplaced password is already reported, so do not also complain about a missing one.
+        // An error about the misplaced password has been reported. Do not report a missing password as well.
         if misplaced {
             return None;
         }

@@ -458,8 +458,8 @@ impl Config {
 
     /// Returns the keys whose values differ in `new` and take effect only after a restart. A reload reports these keys.
     pub(crate) fn needs_restart(&self, new: &Self) -> Vec<&'static str> {
-        // List every field here. A new field is then a compile error until somebody decides whether a change of it
-        // needs a restart. Fields with `_` need none: the relay always reads them from the current configuration.
+        // List every field here. The compiler then refuses a new field until somebody decides whether a change of it
+        // needs a restart. Fields with `_` need no restart, because the relay always reads their current value.
         let Self {
             hostname,
             has_own_name,

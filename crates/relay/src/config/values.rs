@@ -51,7 +51,7 @@ pub(super) fn positive_duration(text: &str) -> Result<Duration, String> {
 }
 
 pub(super) fn host_name(text: &str) -> Result<String, String> {
-    // Refuse a name that ends in a number, because it is an incomplete IP address (RFC 1123 §2.1).
+    // Refuse a name that ends in a number, such as `10.1`, because it is an incomplete IP address (RFC 1123 §2.1).
     let is_number = text.rsplit('.').next().is_some_and(|label| label.bytes().all(|byte| byte.is_ascii_digit()));
     if is_domain(text) && !is_number {
         return Ok(if text.is_ascii() { text.to_owned() } else { Domain::new(text).to_string() });
@@ -91,8 +91,7 @@ pub(super) fn is_open_relay(networks: &[IpNet]) -> Option<&'static str> {
         IpNet::V4(network) => 1_u64 << (32 - network.prefix_len()),
         IpNet::V6(_) => 0,
     };
-    // Count IPv6 in units of /64, because this is the smallest network that a site is assigned. A smaller network adds
-    // 0 to the sum.
+    // Count IPv6 in units of /64, the smallest network that a site is assigned. A smaller network adds 0 to the sum.
     let subnets_v6 = |network: &IpNet| match network {
         IpNet::V6(network) if network.prefix_len() < 64 => 1_u128 << (64 - network.prefix_len()),
         _ => 0,

@@ -123,8 +123,8 @@ fn merge(sum: &mut HopRow, row: &HopRow) {
 
 /// Returns the rows of the largest next hops, followed by a row that sums up the others.
 fn largest(mut hops: Vec<HopRow>) -> Vec<HopRow> {
-    // Put the row `OTHERS`, in which the workers have summed up small next hops, after all named next hops. The code
-    // below then merges this row and the named next hops beyond `MAX_DESTINATIONS` into one row.
+    // The workers have summed up small next hops in the row `OTHERS`. Put this row after all named next hops. The code
+    // below then sums up this row and the named next hops beyond `MAX_DESTINATIONS`.
     hops.sort_by(|a, b| {
         let key = |hop: &HopRow| (hop.hop == OTHERS, std::cmp::Reverse(hop.entries()));
         key(a).cmp(&key(b)).then_with(|| a.hop.cmp(&b.hop))

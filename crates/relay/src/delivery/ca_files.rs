@@ -72,8 +72,8 @@ impl CaFiles {
                         content.pem = pem.into();
                     }
                 }
-                // The error may be temporary, such as a lack of descriptors. Do not store the file's new stamp, so that
-                // the next check still sees a changed file and reads it again.
+                // The error may be temporary, such as a lack of descriptors. Keep the file's old stamp, so that the
+                // next check reads the file again.
                 Err(error) => {
                     if content.reported.replace(current) != Some(current) {
                         errors.push((path, error));
@@ -106,7 +106,7 @@ mod tests {
         assert_eq!(*files.content(&file), *b"old");
         assert!(files.reread(|path| std::fs::read(path)).is_empty());
         assert_eq!(*files.content(&file), *b"new");
-        // `reread` must not read the unchanged file again. If it did, `too_many` would cause an error.
+        // The file has not changed, so `reread` must not call `too_many`, which always returns an error.
         assert!(files.reread(too_many).is_empty());
     }
 }

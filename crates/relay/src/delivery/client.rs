@@ -211,9 +211,9 @@ impl SmtpDelivery {
         greeting_timeout: Duration,
     ) -> ConnectionResult {
         let is_violated = matches!(ended, SessionEnd::Violated(..));
-        // A server may omit the reply to one of several messages that were sent with BDAT. Each later reply is then
-        // taken for the reply to the message before, and only the last reply seems to be missing. The session ends with
-        // a broken connection or a time-out.
+        // A server may omit the reply to one of several messages that were sent with BDAT. The client then takes each
+        // later reply for the reply to the message before. For the last message, no reply is left, so the session ends
+        // with a broken connection or a time-out.
         let may_miss_reply = is_violated || self.may_batch || matches!(ended, SessionEnd::Timeout(_));
         if self.in_flight.len() > 1 || (is_violated && !self.in_flight.is_empty()) {
             let destination = self.destination();
@@ -231,7 +231,7 @@ impl SmtpDelivery {
                 self.finish_transaction();
             }
         }
-        // Remove the messages one by one. If one of the calls panics, the other messages must go back to the queue.
+        // Remove the messages one by one. If a call below panics, the messages in `in_flight` go back to the queue.
         while let Some(mut pipelined) = self.in_flight.pop_front() {
             let is_over = self.answered > 0;
             let is_ambiguous = may_miss_reply && (is_over || is_violated || !self.in_flight.is_empty());
@@ -557,8 +557,7 @@ impl MessageSource for SmtpDelivery {
         }
         if event.ends == Some(client::Outcome::Refused) {
             // The transaction has failed, so refuse all recipients even if this reply is positive. A 3xx never accepts
-            // a message, and a 2xx to the message means nothing if the server has refused MAIL, every RCPT or a chunk
-            // before.
+            // a message. A 2xx means nothing if the server has refused MAIL, every RCPT or a chunk before.
             let refusal = self.refusal(&event.reply);
             self.current().into_iter().for_each(|pipelined| pipelined.refuse_all(&refusal));
         }

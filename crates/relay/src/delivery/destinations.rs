@@ -154,8 +154,8 @@ impl Destinations {
         secured.pem = pem;
         match renewed {
             Ok(security) => secured.security = security,
-            // If the new content of the CA file cannot be used, this is logged only once for each host: the next
-            // connection finds the same content in `secured.pem`, and does not try it again.
+            // The new content of the CA file cannot be used. This is logged only once for each host, because the next
+            // connection finds the same content in `secured.pem` and does not try it again.
             Err(why) => {
                 tracing::warn!(target: LOG_TARGET, %why, "the trusted certificates have changed but cannot be used; the old ones stay in \
                                       use")
@@ -248,9 +248,8 @@ mod tests {
         }
         (0..40).for_each(|_| fixture.tick());
         assert_eq!(fixture.destinations.len(), RETAINED_DESTINATIONS);
-        // Each tick checks a part of the destinations, and twenty ticks check all of them. An idle destination is
-        // therefore forgotten after at most twenty ticks, and its number can be reused. In this time, the test adds
-        // 2,000 other destinations.
+        // Twenty ticks check all destinations, so the number of an idle destination is free after at most twenty ticks.
+        // In this time, the test adds 2,000 destinations, which need other numbers.
         assert!(fixture.highest < 2 * RETAINED_DESTINATIONS as u32 + 2_000, "{}", fixture.highest);
         assert_eq!(
             fixture.destinations.entries.len(),

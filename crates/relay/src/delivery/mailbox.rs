@@ -37,7 +37,7 @@ pub(crate) async fn deliver(
                 let (code, enhanced) = failure.code();
                 RecipientStatus::Deferred(DeliveryRefusal::new(code, Some(enhanced), &failure.to_string(), ""))
             }
-            // After a panic, try again, because a duplicate in the mailbox is better than a loss.
+            // The delivery has panicked. Try again, because a duplicate in the mailbox is better than a loss.
             None => RecipientStatus::Deferred(DeliveryRefusal::new(
                 451,
                 Some(EnhancedStatusCode(4, 3, 0)),

@@ -303,7 +303,7 @@ mod tests {
     fn a_name_that_is_taken_is_not_written_over() {
         let place = tempfile::tempdir().unwrap();
         let root = place.path();
-        // Each new `MaildirNames` begins with the same name, so the first names below are already taken. In practice,
+        // Each new `MaildirNames` begins with the same name, so the later deliveries find this name taken. In practice,
         // this can happen if two hosts have the same name, or after a restart within a microsecond.
         let first = deliver(root, &MaildirNames::new("x"), NOW, &test_message(b"first\r\n")).unwrap();
         fs::rename(&first, root.join("new").join(MaildirNames::new("x").next(NOW))).unwrap();

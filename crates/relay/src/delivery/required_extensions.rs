@@ -103,8 +103,8 @@ fn converted(message: &Message, extensions: &Extensions, host: &str) -> Result<O
     }
     match (mailrun_mime::to_seven_bit(&message.body, host), message.envelope.body) {
         (Ok(converted), _) => Ok(converted.map(|body| Message { body: Arc::from(body), ..message.clone() })),
-        // If the message cannot be converted and its client has not declared 8-bit content, send it unchanged, as all
-        // servers do. Such a client may not know 8BITMIME, so a bounce about it would not help.
+        // The message cannot be converted, but its client has not declared 8-bit content. Send the message unchanged,
+        // as all servers do. The client may not know 8BITMIME, so a bounce about it would not help.
         (Err(_), BodyType::SevenBit) => Ok(None),
         (Err(error), BodyType::EightBitMime) => {
             let text = format!("the next hop does not offer 8BITMIME, and the message cannot be converted: {error}");
@@ -283,8 +283,8 @@ mod tests {
             prop_assert_eq!(missing_code(&ascii, false, false), None);
             let any = test_message(utf8, body, "a@b.example", &["c@d.example"], &other);
             prop_assert_eq!(missing_code(&any, true, true), None);
-            // A server with SMTPUTF8 but without 8BITMIME takes 8-bit content only if MAIL declares SMTPUTF8. Other
-            // messages must be converted. If that fails and 8BITMIME is declared, the relay must refuse them.
+            // This message does not declare SMTPUTF8, and the server does not offer 8BITMIME. If the message declares
+            // 8BITMIME, is not ASCII and cannot be converted, the relay must refuse it.
             let any = test_message(false, body, "a@b.example", &["c@d.example"], &other);
             let is_stuck = !other.is_ascii() && eight && mailrun_mime::to_seven_bit(&other, "x").is_err();
             prop_assert_eq!(missing_code(&any, false, true).is_some(), is_stuck);

@@ -341,8 +341,7 @@ impl LookupContext {
                 Ok(addresses) => {
                     servers.extend(addresses.into_iter().map(|ip| (*rank, mail_server(&host.name, ip, host.port))))
                 }
-                // Report a temporary error rather than a permanent one, because a retry may still
-                // find an address.
+                // Prefer a temporary error to a permanent error, because a retry may still find an address.
                 Err(error) if error.is_transient() || hosts.len() == 1 => missing = error,
                 Err(_) => {}
             }
@@ -450,8 +449,8 @@ fn name_server(address: &SocketAddr) -> NameServerConfig {
 /// public.
 pub fn mail_servers(domain: &str, port: u16, scope: DeliveryScope, seed: u64) -> Result<Vec<(String, SocketAddr)>> {
     let own = Arc::new(OwnAddresses::new([].iter()));
-    // To prevent mail loops, the resolver omits hosts whose preference is not better than that of the host with its own
-    // name. This lookup relays nothing, so pass an empty name. The resolver then omits no host.
+    // To prevent mail loops, the resolver omits the host with its own name, and hosts without a better preference.
+    // This lookup relays nothing, so pass an empty name as the own name. The resolver then omits no host.
     let resolver = Resolver::start(&DnsConfig::default(), "", own).context("cannot start a thread")?;
     let target = SmtpTarget::Domain { name: domain.into(), port };
     let found = mailrun_net::worker::run(move |_| async move { resolver.resolve(&target, seed, scope).await })

@@ -40,9 +40,9 @@ pub(crate) async fn deliver(worker: &Rc<RelayWorker>, slot: SlotGuard, smtp: &Sm
     let mut result = None;
     for server in &servers {
         match try_server(&mut delivery, smtp, server).await {
-            // This server is the relay itself, so the result is `Loop`, which makes the mail bounce. If an earlier
-            // server was unreachable, keep its result instead, which only defers the mail. Skip all later mail
-            // exchangers, because they would send the mail back to this relay (RFC 5321 §5.1).
+            // This server is the relay itself. The result `Loop` makes the mail bounce. If an earlier server was
+            // unreachable, keep its result instead, which only defers the mail. Skip all later mail exchangers, because
+            // they would send the mail back to this relay (RFC 5321 §5.1).
             looped @ ConnectionResult::Loop(_) => {
                 result.get_or_insert(looped);
                 if matches!(smtp.target, SmtpTarget::Domain { .. }) {

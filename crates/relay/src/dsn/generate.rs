@@ -89,8 +89,8 @@ async fn generate(worker: &Rc<RelayWorker>, id: MessageId, event: DsnEvent, mess
 /// message takes no memory, and other DSNs get their turn.
 fn send_later(worker: &Rc<RelayWorker>, id: MessageId, mut event: DsnEvent, sent: usize) {
     if let (DsnEvent::Settled { fates, .. }, 1..) = (&mut event, sent) {
-        // `send_all` has sent the DSN about failures, but could not store the next DSN, the one about successes. Remove
-        // the failed recipients from the event, so that the next attempt does not report the failures again.
+        // `send_all` has sent the DSN about failures, but could not store the DSN about successes. Remove the failed
+        // recipients from the event, so that the next attempt does not report the failures again.
         fates.retain(|(_, fate)| !fate.is_failure());
     }
     let worker = Rc::clone(worker);
@@ -134,7 +134,7 @@ impl DsnTask {
 impl Drop for DsnTask {
     fn drop(&mut self) {
         self.worker.dsn_tasks.end();
-        // A task that panicked can no longer start the next waiting DSN, so start that DSN in a new task.
+        // If this task has panicked, it can no longer start the next waiting DSN. Start this DSN in a new task.
         after_panic(&self.worker, move |worker| {
             if let Some((id, event)) = worker.dsn_tasks.next() {
                 send(worker, id, event, None);
@@ -248,7 +248,7 @@ impl<'a> OriginalMessage<'a> {
         }
         if envelope.sender.is_empty() {
             self.warn_of_double_bounces(&failed);
-            // If a DSN to the postmaster has failed, send the postmaster no DSN about that, because it would fail, too.
+            // If the failed message was a DSN to the postmaster, send the postmaster no other DSN. It would fail, too.
             let is_again = is_to_postmaster(envelope);
             let target = dsn.double_bounces.as_ref().filter(|target| !is_again || **target != DsnTarget::Postmaster);
             return target.map(|target| (failed, Addressee::Other(target))).into_iter().collect();
@@ -331,8 +331,9 @@ impl<'a> OriginalMessage<'a> {
             received_at: timestamp(self.message.received),
             message: &self.message.body,
         };
-        // A DSN has NOTIFY=NEVER, so that no other server sends a DSN about it. Ignore this value
-        // here, because the addressee for double bounces must learn that the DSN failed.
+        // If `is_double` is true, the failed message is itself a DSN. Each DSN has NOTIFY=NEVER, so that no other
+        // server reports its failure. Ignore this value here, because the addressee for double bounces must get a
+        // report.
         let mut recipients = recipients.to_vec();
         recipients.iter_mut().filter(|_| is_double).for_each(|recipient| recipient.notify = None);
         compose(&facts, &recipients, MAX_RETURNED_BYTES, self.now)
@@ -418,8 +419,8 @@ fn route_dsn(
         recipients.push(EnvelopeRecipient { address, original: None, notify: Some(Notify::NEVER) });
         groups.push(RecipientGroup { next_hop, recipients: vec![u16::try_from(number).ok()?] });
     }
-    // Mark a DSN to the postmaster in its envelope, so that its failure is recognised even after a
-    // restart and causes no further DSN to the postmaster.
+    // Mark a DSN to the postmaster in its envelope. If this DSN fails, even after a restart, the relay sends the
+    // postmaster no further DSN.
     let client_name = if addressee == Addressee::Sender { Vec::new() } else { TO_POSTMASTER.to_vec() };
     let envelope = MessageEnvelope {
         client_name,

@@ -10,8 +10,9 @@ pub(crate) struct DsnPart<'a> {
 }
 
 impl<'a> DsnPart<'a> {
-    /// Creates a part, and encodes its body if the body is not 7-bit. This happens only to text and to the kinds of
-    /// parts that RFC 6533 defines, whose bodies may be encoded. The bodies of all other parts are always 7-bit.
+    /// Creates a part, and encodes its body if the body is not 7-bit. Only texts and the kinds of parts that
+    /// RFC 6533 defines can have such bodies, and the standards permit to encode them. The bodies of all other parts
+    /// are always 7-bit.
     pub(crate) fn new(kind: &'static str, description: &'static str, body: Cow<'a, [u8]>) -> Self {
         if mailrun_mime::is_seven_bit(&body) {
             return Self { kind, description, encoding: "7bit", body };
@@ -51,8 +52,8 @@ pub(crate) fn boundary(id: &str, parts: &[DsnPart<'_>]) -> String {
     }
     used.sort_unstable();
     used.dedup();
-    // Choose the lowest number that no part contains. A single pass over the sorted numbers finds it, even if an
-    // attacker has guessed the queue id and written many such boundaries into the returned message.
+    // Choose the lowest number that no part contains. A single pass over the sorted numbers finds it. This is fast even
+    // if an attacker has guessed the queue id and written many such boundaries into the returned message.
     let free = used.iter().zip(0_u32..).take_while(|(used, number)| **used == *number).count();
     format!("{prefix}{free:0DIGITS$x}")
 }

@@ -322,9 +322,8 @@ fn utf8_is_used_where_it_is_needed_and_understood() {
     let header = "Subject: grüße\r\n\r\nbody\r\n".as_bytes();
     let umlaut = "jörg@b.example".as_bytes();
     let ascii = b"bob@b.example".as_slice();
-    // The first four columns are the input: SMTPUTF8, sender, recipient and message. The others are
-    // expected: whether the DSN needs SMTPUTF8, the types of its second and third part, and the
-    // form of the recipient.
+    // The first four columns are the input: SMTPUTF8, sender, recipient and message. The last four columns are the
+    // expected result: whether the DSN needs SMTPUTF8, the types of its second and third part, and the recipient.
     let plain = "message/delivery-status";
     let global = "message/global-delivery-status";
     let rows = [

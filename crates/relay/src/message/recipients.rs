@@ -187,8 +187,8 @@ mod tests {
     }
 
     fn table<K, V, S>(map: &HashMap<K, V, S>) -> usize {
-        // `capacity` counts only the slots that can be used, which are seven eighths of all slots. Compute the size
-        // from the number of all slots, which is a power of two. Each slot also has a control byte.
+        // A hash table can use only seven eighths of its slots, and `capacity` counts only these slots. The number of
+        // all slots is a power of two. Each slot also has a control byte.
         allocation(if map.is_empty() {
             0
         } else {

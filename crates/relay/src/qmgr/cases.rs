@@ -111,8 +111,8 @@ fn connections_are_woken_for_more_than_one_batch() {
     let request = taken(&mut queue, &mut first, START);
     assert!(queue.finish_delivery(request, DeliveryResult::Delivered, START).done);
     queue.set_batch_size(DestinationId(0), 4);
-    // Eight waiting messages need a second connection if each connection takes one message at a time, but not if each
-    // takes four.
+    // If a connection takes four messages at a time, eight waiting messages need no second connection. If it takes one
+    // message at a time, they do.
     (10..18).for_each(|id| queue.put(arrival(id, 0, &[0]), START));
     assert_eq!(queue.next_connection_action(START), None);
     queue.set_batch_size(DestinationId(0), 1);
@@ -143,12 +143,13 @@ fn a_quitting_connection_is_replaced() {
     assert!(is_waiting(&queue.take(&mut first, START)));
     queue.begin_quit(&mut first);
     assert_eq!((stats(&queue, 0).connections, stats(&queue, 0).idle), (1, 0));
-    // The peer decides when a closing connection ends. Meanwhile, another connection must deliver new mail.
+    // The first connection is closing, and its peer decides how long this takes. Meanwhile, another connection must
+    // deliver new mail.
     queue.put(arrival(1, 0, &[0]), START);
     let mut second = opened(&mut queue, START);
     let request = taken(&mut queue, &mut second, START);
     assert!(queue.finish_delivery(request, DeliveryResult::Delivered, START).done);
-    // A closing connection counts until it is closed, so no third connection may be opened yet.
+    // The limit is two connections, and both closing connections still count. So no third connection may be opened yet.
     queue.begin_quit(&mut second);
     queue.put(arrival(2, 0, &[0]), START);
     assert_eq!(queue.next_connection_action(START), None);
@@ -186,8 +187,8 @@ fn deferred_recipients_are_retried_alone() {
     assert_eq!((&fates[..], attempted_unix_s), (&[(2, failed)][..], Some(START.as_secs())));
     let released = queue.dsn_stored(pending);
     assert_eq!((released.facts, released.done), (vec![Fact::DsnStored { recipients: vec![2] }], false));
-    // The queue has dropped the deferred message from memory. When its next attempt is due, the queue must first ask
-    // for the message from the spool, and wake the connection only after the message is loaded.
+    // The queue has dropped the deferred message from memory. When the next attempt is due, the queue must first have
+    // the message loaded from the spool. Only then may it wake the connection.
     assert!(is_waiting(&queue.take(&mut slot, START)));
     let later = seconds(next_unix_s + 2);
     assert!(ticked(&mut queue, later).is_empty());
@@ -477,7 +478,7 @@ fn each_recipient_has_its_own_reason() {
     queue.put(arrival(1, 0, &[0, 1, 2]), START);
     let mut slot = opened(&mut queue, START);
     let request = taken(&mut queue, &mut slot, START);
-    // The third recipient gets no reply, as if an LMTP session had ended too early.
+    // Give no status for the third recipient, as if an LMTP session had ended too early.
     let statuses = [452, 450].map(|code| RecipientStatus::Deferred(refusal(code)));
     let actions = queue.finish_delivery(request, DeliveryResult::Each(statuses.into()), START);
     assert_eq!(actions.facts.len(), 3, "{actions:?}");
@@ -486,15 +487,15 @@ fn each_recipient_has_its_own_reason() {
     let [Actions { dsn: Some(DsnEvent::Delayed { recipients, .. }), .. }] = &late[..] else { panic!("{late:?}") };
     let codes = recipients.iter().map(|(number, reason)| (*number, reason.as_ref().map(|reason| reason.code)));
     assert_eq!(codes.collect::<Vec<_>>(), [(0, Some(452)), (1, Some(450)), (2, Some(0))]);
-    // A release writes the state of the recipients to the spool again, which replaces the refusals that were written
-    // before. The release must therefore repeat each recipient's last refusal.
+    // A release writes the state of the recipients to the spool again, and so replaces their refusals there. It must
+    // therefore repeat each recipient's last refusal.
     assert_eq!(commanded(&mut queue, OperatorCommand::Hold, 1), [Fact::Held]);
     let released = commanded(&mut queue, OperatorCommand::Release, 1);
     assert_eq!(deferred_codes(released), [(vec![0], 452), (vec![1], 450), (vec![2], 0)]);
     let expired = ticked(&mut queue, START + seconds(5 * 86_400 + 1)).remove(0);
     let Some(DsnEvent::Settled { pending, mut fates, .. }) = expired.dsn else { panic!("it is too old to wait") };
     assert_eq!(expired_codes(&fates), [(0, 452), (1, 450), (2, 0)]);
-    // If the DSN cannot be written, the failed recipients are held, and a release must repeat their refusals.
+    // The DSN cannot be written, so the queue holds the failed recipients. A release must repeat their refusals.
     fates[0].1 = RecipientFate::Confirmed(Confirmation::Relayed);
     assert!(!queue.dsn_failed(pending, &fates).done);
     let released = commanded(&mut queue, OperatorCommand::Release, 1);
@@ -597,7 +598,7 @@ fn connections_do_not_flap() {
     let mut slots: Vec<(ConnectionSlot, bool)> = Vec::new();
     let mut opened: usize = 0;
     let mut next: u64 = 0;
-    // Fifty times, the backlog grows to sixty messages and shrinks to zero. The connections must stay open.
+    // Fifty times, sixty messages arrive and are delivered. The connections must stay open in between.
     for _ in 0..50 {
         (0..60).for_each(|_| {
             next += 1;
@@ -832,7 +833,7 @@ fn a_list_is_shown_page_by_page() {
     assert_eq!(seen, [0, 1, 2, 3, 5, 6, 7, 8, 9]);
     assert!(queue.show(MessageId(4), START).is_empty() && queue.show(MessageId(5), START).len() == 1);
     assert_eq!(stats(&queue, 0).oldest_unix_s, Some(START.as_secs()));
-    // After a restart, an older message may enter the queue after newer ones, and must then count as the oldest.
+    // After a restart, an old message may enter the queue after newer messages. It must still count as the oldest.
     queue.put(NewEntry { received_unix_s: START.as_secs() - 50, ..arrival(99, 0, &[0]) }, START);
     assert_eq!(stats(&queue, 0).oldest_unix_s, Some(START.as_secs() - 50));
     queue.apply_command(OperatorCommand::Remove, MessageId(99), START);
@@ -851,7 +852,7 @@ fn a_million_entries_are_small_and_go_as_they_came() {
         QueueTotals { messages: 1_000_000, entries: 1_000_000, connections: 0, message_bytes: 0 }
     );
     let table = queue.entries.slot_count() as usize * std::mem::size_of::<QueueEntry<TestMessage>>();
-    // A slot of the hash table takes a key, a value and a control byte, and only seven of eight slots can be used.
+    // Each slot of the hash table has a key, a value and a control byte. Only seven of eight slots can be used.
     let index = queue.messages.capacity() * 8 / 7 * (std::mem::size_of::<(MessageId, EntryIndex)>() + 1);
     assert!(table + index <= 250 * MILLION as usize, "{} octets an entry", (table + index) / MILLION as usize);
     assert!(queue.apply_command(OperatorCommand::Remove, MessageId(777_777), START).is_some());
@@ -969,7 +970,7 @@ fn destinations_that_never_answer_leave_connections_to_others() {
     let request = taken(&mut queue, &mut good, START);
     assert!(queue.finish_delivery(request, DeliveryResult::Delivered, START).done);
     queue.closed(good, DisconnectReason::Finished, START);
-    // Silent domains must not take all connections, even if there are four times as many domains as connections.
+    // There are 400 silent domains, but only 100 connections. The silent domains must leave a quarter of them free.
     (1..=400).for_each(|number| put(&mut queue, number, DestinationOrigin::Domain));
     let mut silent = all_opened(&mut queue, START);
     assert_eq!(silent.len(), 75, "a quarter is left");
@@ -979,8 +980,8 @@ fn destinations_that_never_answer_leave_connections_to_others() {
     put(&mut queue, 502, DestinationOrigin::Local);
     let served: Vec<u32> = all_opened(&mut queue, START).into_iter().map(|slot| slot.destination.0).collect();
     assert_eq!(served, [0, 502, 501]);
-    // Three attempts end, but only two can begin, because the attempt to reach 501 also counts. One connection must go
-    // to the new domain 503, and the other to the domain that has waited longest.
+    // Three of the 75 attempts end. Only two attempts can begin, because the attempt to reach 501 also counts. One must
+    // go to the new domain 503, and the other to the domain that has waited longest.
     put(&mut queue, 503, DestinationOrigin::Domain);
     for slot in silent.drain(..3) {
         queue.closed(slot, DisconnectReason::Unreachable(refusal(0)), START);
@@ -990,8 +991,8 @@ fn destinations_that_never_answer_leave_connections_to_others() {
     numbers.sort_unstable();
     assert_eq!(numbers, [38, 503]);
     silent.extend(next);
-    // A failed attempt begins a backoff, which only `tick` ends. The loop does not call `tick`, so it must try each
-    // silent domain exactly once.
+    // A failed attempt begins a backoff, which only `tick` ends. The loop does not call `tick`, so the queue must try
+    // each silent domain exactly once.
     let mut now = START;
     let mut tried = 0;
     while !silent.is_empty() {
@@ -1003,8 +1004,8 @@ fn destinations_that_never_answer_leave_connections_to_others() {
         }
         silent = if tried < 400 { all_opened(&mut queue, now) } else { Vec::new() };
     }
-    // All silent domains have failed once and are now tried again. They must get at most half of the 100 connections,
-    // so that the new domain 600 gets a connection at once.
+    // All silent domains have failed once, and their backoff is over. Retries must get at most half of the 100
+    // connections, so that the new domain 600 gets a connection at once.
     now += seconds(3_600);
     ticked(&mut queue, now);
     let again = all_opened(&mut queue, now);

@@ -88,8 +88,8 @@ impl<M: Clone> MailQueue<M> {
         let trials = &self.connections.trials;
         let failed = trials[Standing::Failed as usize];
         let is_within_share = standing != Standing::Failed || failed < limit - limit / 2;
-        // Do not count attempts to connect to proven destinations. They answered the last time, so they usually answer
-        // soon.
+        // Do not count attempts to connect to proven destinations. These destinations answered the last time, so such
+        // attempts usually end soon.
         let others = trials.iter().sum::<u32>() - trials[Standing::Proven as usize];
         standing == Standing::Proven || is_within_share && others < standing.trial_limit(limit)
     }
@@ -121,8 +121,8 @@ impl<M: Clone> MailQueue<M> {
     /// Destinations that no longer need a connection are removed from the lists.
     fn first_unserved(&mut self, now_ms: u64) -> Option<(Standing, DestinationId)> {
         let [proven, configured, new, failed] = Standing::ALL;
-        // Put failed destinations before new ones while the failed ones use less than a quarter of the connections.
-        // Otherwise, a steady stream of new destinations would keep them waiting.
+        // While failed destinations use less than a quarter of the connections, put them before new destinations.
+        // Otherwise, they would have to wait as long as new destinations keep coming.
         let failed_trials = self.connections.trials[failed as usize];
         let order = match failed_trials < self.options.concurrency_limit / 4 {
             true => [proven, configured, failed, new],

@@ -64,8 +64,8 @@ impl<M: Clone> MailQueue<M> {
             }
             let entry = &self.entries[at];
             if entry.message.is_none() && !entry.flags.loading {
-                // Always read the first message, even if memory is short, because all others wait
-                // behind it.
+                // Always read the destination's first message, even if memory is short, because all other messages of
+                // the destination wait behind it.
                 if at != destination.ready.first && !self.fits(key, entry.message_bytes) {
                     return;
                 }

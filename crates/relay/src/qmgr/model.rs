@@ -418,8 +418,8 @@ impl QueueModel {
         }
         if actions.done {
             message.done = true;
-            // When a message is finished, the queue need not report the fate of each recipient, because the spool
-            // removes the whole message. Therefore, mark all its recipients as settled here.
+            // The spool removes a finished message as a whole, so the queue need not report the fates of its
+            // recipients. Therefore, mark all recipients as settled here.
             for recipient in &mut message.recipients {
                 assert!(!recipient.in_flight && !recipient.dsn_pending, "done before its time");
                 assert!(
@@ -477,8 +477,8 @@ impl QueueModel {
             assert_eq!(ready, destination.count(EntryState::Ready));
         }
         assert_eq!(queue.memory.used_bytes, bytes.iter().sum::<u64>());
-        // Even if memory is full, the queue reads a destination's first message, because all others wait behind it.
-        // Memory use may thus exceed `MEMORY_LIMIT` by one message per destination and two in flight per connection.
+        // Even if memory is full, the queue reads the first message of each destination. In addition, each connection
+        // may have two messages in flight. Memory use may exceed `MEMORY_LIMIT` by all these messages.
         let limit = MEMORY_LIMIT + u64::from(MAX_MESSAGE_BYTES) * u64::from(DESTINATIONS + 2 * CONCURRENCY_LIMIT);
         assert!(queue.memory.used_bytes <= limit, "{} bytes in memory", queue.memory.used_bytes);
     }
@@ -497,8 +497,8 @@ impl QueueModel {
                     while !self.connections[at].requests.is_empty() {
                         self.answer_at(at, 0);
                     }
-                    // If the queue tells the connection to close, `take_at` removes it from the list. This is why the
-                    // loop runs backwards.
+                    // `take_at` may remove the connection from `self.connections`. The loop runs backwards, so that
+                    // this does not change the positions of the connections that are still to come.
                     self.take_at(at);
                 }
                 while !self.pending_dsns.is_empty() {

@@ -130,8 +130,8 @@ pub(crate) struct MailQueue<M> {
 
 impl<M: Clone> MailQueue<M> {
     pub(crate) fn new(options: Options, now: Duration) -> Self {
-        // A timer fires up to one grain late. A grain is 1/16 of the first wait, so that even this wait becomes hardly
-        // longer. A grain is at most one second, because later waits are longer and need no more precision than that.
+        // A timer fires up to one grain late. A grain of 1/16 of the first wait makes even this wait hardly longer. A
+        // grain is at most one second, so that long first waits are still precise.
         let grain_ms = (millis(options.schedule.backoff.initial) / 16).clamp(1, 1_000);
         Self {
             connections: ConnectionLists::default(),
@@ -289,8 +289,8 @@ impl<M: Clone> MailQueue<M> {
     pub(crate) fn forget_destination(&mut self, key: DestinationId) {
         if let Some(destination) = self.destinations.get_mut(key.0 as usize) {
             debug_assert!(destination.all.is_empty() && destination.connections == 0);
-            // This number may still be in a list, such as the list of destinations without a connection. That is safe,
-            // because the queue checks a destination again when it takes the destination's number from a list.
+            // Keep `listed`, because the destination's number may still be in a list, such as the list of destinations
+            // without a connection. The queue checks the destination again when it takes the number from the list.
             *destination = DestinationQueue { listed: destination.listed, ..DestinationQueue::new() };
         }
     }

@@ -280,8 +280,8 @@ impl<M: Clone> MailQueue<M> {
     pub(super) fn settle_all(&mut self, at: EntryIndex, fate: RecipientFate) -> Actions {
         let id = self.entries[at].id;
         let is_last = self.messages.get(&id) == Some(&at) && self.entries.next(at, ListKind::Message) == NO_ENTRY;
-        // After the last entry of a message, the spool removes the whole message, so the fate of the recipients need
-        // not be recorded. Most messages have a single entry, so usually no list is allocated.
+        // If this is the message's last entry, the spool removes the whole message. The fate of the recipients then
+        // need not be recorded. Most messages have a single entry, so usually no list is allocated.
         let facts = if is_last {
             Vec::new()
         } else {

@@ -33,8 +33,8 @@ impl Backoff {
         let plain = self.initial.saturating_mul(1 << doublings).min(self.max.max(self.initial));
         let draw = splitmix64(seed ^ splitmix64(subject ^ splitmix64(u64::from(attempt))));
         let spread = plain / 2;
-        // `share` is a random number of 16 bits, which is precise enough. `spread / 65_536 * share` is therefore less
-        // than `spread` and cannot overflow.
+        // `share` is a random number below 65,536, so `spread / 65_536 * share` is less than `spread` and cannot
+        // overflow. 16 bits are precise enough for a wait.
         let share = u32::from((draw >> 48) as u16);
         (plain - plain / 4).saturating_add(spread / 65_536 * share)
     }
@@ -85,8 +85,7 @@ mod tests {
     fn a_hop_is_looked_after_more_often_than_a_message() {
         let milliseconds = Duration::from_millis;
         let rows = [
-            // Each row has the first and the longest wait of a message, and then the first and the longest wait of the
-            // destination, which are derived from them. All are in milliseconds.
+            // First and longest wait of a message, and first and longest wait of its destination, in milliseconds.
             ([300_000, 4_000_000], [5_000, 666_666]),
             ([300_000, 3_600_000], [5_000, 600_000]),
             ([30_000, 60_000], [1_000, 10_000]),
@@ -108,8 +107,8 @@ mod tests {
         let mean = waits.iter().sum::<u64>() / 1_000;
         waits.sort_unstable();
         waits.dedup();
-        // Each wait is between 225 s and 375 s. A thousand random waits should include nearly all of these 150 whole
-        // seconds.
+        // The waits are random whole seconds from 225 s to 375 s. A thousand waits should have nearly all of these 150
+        // values.
         assert!(waits.len() > 120, "{} different waits", waits.len());
         assert!((290..310).contains(&mean), "{mean}");
         assert_eq!(schedule.delay(7, 3, 2), schedule.delay(7, 3, 2));

@@ -83,8 +83,9 @@ impl TimerWheel {
     fn next_grain(&self) -> Option<u64> {
         let start = self.current_grain % SLOT_COUNT;
         let words = SLOT_COUNT / WORD_BITS;
-        // Each word of `occupied` has the bits of 64 slots. The search makes one turn of the wheel and reads the word
-        // of the current slot twice: first for the current slot and later ones, and at the end for the earlier slots.
+        // `occupied` has one bit for each slot, in words of 64 bits. The search begins at the current slot and goes
+        // once around the wheel. It reads the word of the current slot twice: first the current and later slots, and
+        // at the end the earlier slots.
         (0..=words).find_map(|step| {
             let word = (start / WORD_BITS + step) % words;
             let mask = match step {
@@ -168,8 +169,8 @@ mod tests {
                 }
                 let next = model.values().min().copied();
                 prop_assert_eq!(wheel.deadline_ms().is_some(), next.is_some());
-                // The deadline may come too early if the next entry is due after more than one turn of the wheel, but
-                // it must never come too late.
+                // The deadline must never come too late. It may come too early if the next entry is due more than one
+                // turn of the wheel later.
                 prop_assert!(wheel.deadline_ms().zip(next).is_none_or(|(deadline, next)| deadline < next.max(now) + grain + 1));
             }
         }

@@ -96,7 +96,8 @@ fn requeue_message(worker: &Rc<RelayWorker>, left: &RecoveredMessage, redirects:
     worker.context.counters.recovered.add(1);
     let queued = requeue_recipients(worker, left, &envelope, &progress, redirects);
     let owed = requeue_dsns(worker, left, &envelope, &progress);
-    // If nothing is left to do, a crash has lost the mark that the message is finished, so write the mark again.
+    // If no recipient and no DSN is left, the message was finished before a crash, but the spool lost the mark that
+    // said so. Mark the message as finished again.
     if queued == RequeueResult::Nothing && !owed {
         worker.context.spool.done(left.id);
     }
@@ -183,8 +184,8 @@ fn redirect_of(
     // Keep the old recipient in the queue until the new message to the alias's members is stored. Use the domain
     // `invalid` as its destination, so that nothing can be sent to its address meanwhile.
     let destination = worker.destination_id(&NextHop::unroutable());
-    // If the message cannot be read, `redirect` passes this fate to `dsn_failed`, which holds failed recipients and
-    // finishes all others. The fate must therefore be a failure, such as `Expired`, although nothing has expired.
+    // If `redirect` cannot read the message, it passes this fate to `dsn_failed`. `dsn_failed` holds only recipients
+    // that have failed, and finishes all others. So use a failure such as `Expired`, although nothing has expired.
     let fates = vec![(recipient, RecipientFate::Expired(None))];
     let dsn = worker.queue.borrow_mut().restore_pending_dsn(new_entry(left, envelope, destination), fates);
     Redirect { id: MessageId(left.id.0), recipient, members, is_held, dsn }
@@ -203,8 +204,8 @@ fn requeue_dsns(
     if fates.is_empty() {
         return false;
     }
-    // This destination only determines where operators find the entry in lists of the queue. Nothing is sent to it,
-    // because the entry only waits for its DSN.
+    // The entry only waits for its DSN, so nothing is sent to this destination. The destination only determines where
+    // operators find the entry when they list the queue.
     let destination = match reroute(worker, envelope, usize::from(fates[0].0)) {
         ResolvedRoute::Direct(destination) => destination,
         ResolvedRoute::Alias(_) => NextHop::unroutable(),

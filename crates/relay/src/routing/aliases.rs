@@ -265,8 +265,8 @@ impl<'a> AliasParser<'a> {
                 Err(mistake) => mistakes.push(mistake),
             }
         }
-        // Look for loops and long expansions only if there was no mistake. `ExpansionCheck` follows aliases by their
-        // index in `targets`, where an alias with a mistake is missing, so all later indexes would be wrong.
+        // Look for loops and long expansions only if there was no mistake. `ExpansionCheck` finds aliases by their
+        // index in `targets`. An alias with a mistake is missing there, so all later indexes would be wrong.
         if mistakes.is_empty() {
             mistakes.extend(ExpansionCheck::of(&targets).into_error(&self.entries));
         }

@@ -396,8 +396,8 @@ impl RoutingTable {
         match &self.local.mailbox {
             Some(Mailbox::NextHop(next_hop)) => Ok(next_hop.clone()),
             Some(Mailbox::Maildir(template)) => maildir(template, &name, domain),
-            // Use only a route that names the domain, and no route for all domains (`*`). The smarthost of such a route
-            // would look up the MX of this local domain, which is this relay, and send the mail back.
+            // Use only a route that names the domain. A route for all domains (`*`) usually leads to a smarthost. The
+            // smarthost would look up the MX of this local domain, find this relay, and send the mail back.
             None => match self.index.first_match(sender, domain, PatternScope::Named) {
                 Some(number) => resolve_target(&self.targets[number], local_part, domain),
                 None => Err(RouteError::UnknownUser),
@@ -616,7 +616,7 @@ mod tests {
             }
             // Any client can claim any sender address, so no sender address may help an untrusted client to reach more
             // recipients. The sender may change only the next hop of an alias's remote target, because routes can
-            // depend on the sender. The test therefore replaces `bounces` and `vip` with `else`.
+            // depend on the sender. `expected` has the next hop `else`, so replace `bounces` and `vip` with it.
             for sender in ["", "s@x.example", "boss@a.example", "ann@a.example"] {
                 let hop =
                     routed_to(&router, Access::Untrusted, sender, recipient).replace("smtp:bounces:25", "smtp:else:25");

@@ -109,8 +109,8 @@ impl FailureRecord {
     }
 
     fn charge(&mut self, limit: u32, now: Duration) -> Result<(), LoginRefusal> {
-        // If a reload has lowered the limit, the failures so far may already exceed it. Then return `Locked`, because
-        // after `Busy`, the login would wait for other logins in vain.
+        // After a reload has lowered the limit, the failures so far may already exceed the limit. `Busy` would then
+        // make the login wait for other logins in vain, so return `Locked`.
         if self.is_locked(now) || self.failures >= limit {
             return Err(LoginRefusal::Locked);
         }
@@ -199,8 +199,8 @@ impl LoginGuard {
             refusal.is_some()
         });
         let Some(refusal) = refusal else { return Ok(account) };
-        // If the user's record refuses the login, the address's record has already counted the login as pending. Undo
-        // this, because a login that is never checked would stay pending forever.
+        // The address's record counts the login as pending before the user's record is asked. If the user's record
+        // refuses, take this back. Otherwise, the login would stay pending forever, because it is never checked.
         self.any_record(account, who, limits, now, |record, _| {
             let is_charged = charged > 0;
             if is_charged {
@@ -241,8 +241,8 @@ impl LoginGuard {
             locked.push(record.fail(limit, limits, now));
             false
         });
-        // `locked` has one value for the pair of address and user, or one value for the address and then one for the
-        // user. `whose` lists the owners in the same order, so that `zip` assigns each value to its owner.
+        // `locked` has one value for each record that counted the failure. List the owners of the records in the same
+        // order, so that `zip` assigns each value to its owner. The address comes before the user.
         let named = || Some(who.user.to_owned());
         let whose: Vec<_> = match (account, who.client) {
             (LoginBudget::Pair, client) => vec![(client, named())],
@@ -402,8 +402,9 @@ mod tests {
         let limits = LoginLimits::default();
         for round in 0..5 {
             let now = SECOND * (round + 1);
-            // From the second round on, the client has logged in before, so the pair's record counts its logins. In
-            // every round, ten logins (the default limit) must be allowed at once.
+            // In every round, ten logins (the default limit) must be allowed at once. The first round charges them to
+            // the address and to ann. Later rounds charge them to the pair of address and user, because ann has then
+            // logged in from this address before.
             let charged: Vec<LoginBudget> =
                 (0..10).map(|_| guard.charge(identity_of(1, "ann"), &limits, now).unwrap()).collect();
             assert_eq!(guard.charge(identity_of(1, "ann"), &limits, now), Err(LoginRefusal::Busy));
@@ -469,12 +470,12 @@ mod tests {
         assert_eq!(guesses, 100);
         assert_eq!(guard.wait(identity_of(2, "ann"), &limits, SECOND * 3), Err(LoginLocked));
         assert_eq!(guard.wait(identity_of(1, "ann"), &limits, SECOND * 3), Ok(Duration::ZERO));
-        // Failed logins as bob must lock the address for all users but ann, because she has logged in from this address
-        // before.
+        // Ten failed logins as bob lock the address. Ann must still be able to log in there, because she has logged in
+        // from this address before.
         let guesses = (0..20).filter(|_| log_in(&guard, identity_of(1, "bob"), false, SECOND * 4)).count();
         assert_eq!(guesses, 10);
         assert!(log_in(&guard, identity_of(1, "ann"), true, SECOND * 5));
-        // Ann has logged in from this address, but an attacker there must get only ten guesses at her password as well.
+        // An attacker at ann's own address must also get only ten guesses at her password.
         let guesses = (0..20).filter(|_| log_in(&guard, identity_of(1, "ann"), false, SECOND * 6)).count();
         assert_eq!(guesses, 10);
         assert!(!log_in(&guard, identity_of(1, "ann"), true, SECOND * 7));
@@ -595,8 +596,8 @@ mod tests {
                     by_address += u32::from(other_address == address);
                     by_user += u32::from(other_user == user);
                 }
-                // The limits apply to each period separately. A time span of one lock duration can contain the end of
-                // one period and the beginning of the next, so it can have almost twice the failures of one period.
+                // The limits apply to each period separately. A lock duration can contain the end of one period and the
+                // beginning of the next period. So almost twice the limit is possible.
                 prop_assert!(by_address < 2 * limits.failures && by_user < 2 * limits.user_failures);
             }
         }

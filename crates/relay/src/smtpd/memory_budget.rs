@@ -186,8 +186,8 @@ impl MemoryBudget {
     /// Removes the share of an address, unless another connection or message of the address still uses the share.
     fn forget(&self, share: Arc<ClientShare>) {
         let mut shares = self.shares.lock(&share.client);
-        // The table and this function hold one reference each. If there is a third reference, the address has another
-        // connection or message.
+        // The table `shares` and this function hold one reference each. A third reference belongs to another connection
+        // or message of the address.
         if Arc::strong_count(&share) <= 2 {
             shares.remove(&share.client);
         }
@@ -378,8 +378,8 @@ impl PendingAdmission {
         match self.reservation.try_grow(self.bytes) {
             Ok(()) => Some(true),
             Err(BudgetExceeded::Room) => None,
-            // Refuse the message. Meanwhile, other connections of its client address have used up the client's share,
-            // and waiting longer would delay the messages of other clients.
+            // While the message waited, other connections of its client address have used up the client's share.
+            // Refuse the message, because messages of other clients wait behind it.
             Err(BudgetExceeded::Share) => Some(false),
         }
     }
@@ -444,8 +444,7 @@ mod tests {
         fn is_admitted(&mut self) -> bool {
             let waker = Waker::from(Arc::clone(&self.wakes));
             let pending = self.admission.as_mut().expect("it waits");
-            // Call `try_admit` instead of polling the future, because a poll would also check the time limit, which no
-            // test reaches.
+            // Call `try_admit` instead of polling the future, because a poll would also check the time limit.
             let looked = pending.try_admit(&waker);
             if looked.is_some() {
                 self.admission = None;
@@ -544,8 +543,8 @@ mod tests {
         assert_eq!(budget.untrusted_bytes(), 900 * GROWTH_BYTES, "a quarter of the untrusted clients' part is left");
         assert!(matches!(greedy[0].reservation.admit(u64::from(u32::MAX), None), AdmissionDecision::Refused));
         assert!(untrusted_session(&budget, 2).begins(None) && AdmissionFixture::new(&budget).begins(None));
-        // The greedy client must not delay the others: they must get their shares of the remaining memory, and clients
-        // that wait must be admitted when memory is released.
+        // Other clients must still get their shares of the remaining memory. When they release it, the waiting clients
+        // must be admitted.
         let others: Vec<AdmissionFixture> = (2..6).map(|last| untrusted_session(&budget, last)).collect();
         assert!(others.iter().all(|session| session.reservation.grow(75 * GROWTH_BYTES)));
         let [mut modest, mut more] = [6, 7].map(|last| untrusted_session(&budget, last));

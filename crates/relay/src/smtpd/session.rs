@@ -257,7 +257,7 @@ impl SmtpdSession {
         let grown = body.len() + if body.len() < DOUBLING_LIMIT { body.len() } else { body.len() / 2 };
         let announced = announced.map_or(0, |bytes| bytes.min(MAX_PREALLOCATED_BYTES) as usize + INITIAL_BODY_BYTES);
         let capacity = needed.max(grown).max(announced);
-        // If the budget has no room for the larger capacity, try the smallest that is sufficient.
+        // If the budget has no room for `capacity`, try `needed`, which is just enough for these bytes.
         let fits = |capacity: &usize| self.reservation.grow(recipients.memory_bytes() + *capacity as u64);
         let Some(capacity) = [capacity, needed].into_iter().find(fits) else { return false };
         body.reserve_exact(capacity - body.len());

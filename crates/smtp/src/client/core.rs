@@ -101,8 +101,8 @@ impl ClientCore {
             (StopPoint::Greeting, Verb::Greeting) | (StopPoint::Hello, Verb::Hello) | (StopPoint::Mail, Verb::Mail) => {
                 is_done
             }
-            // With a stop point, the session does not pipeline, so it sends DATA only after every RCPT has been
-            // answered. If the next awaited reply is for DATA, this reply was for the last RCPT.
+            // With a stop point, the client does not pipeline, so it sends DATA only after the reply to the last RCPT.
+            // If the next awaited reply is for DATA, this event is therefore the reply to the last RCPT.
             (StopPoint::Recipients, Verb::Recipient(_)) => self.due.front() == Some(&DueReply::Data),
             (StopPoint::Data, Verb::Data) => event.reply.code() == 354,
             _ => false,

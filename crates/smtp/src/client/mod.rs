@@ -109,8 +109,8 @@ impl Client {
         } else if let Some(point) = self.core.stop_after
             && self.core.is_reached(point, &event)
         {
-            // This step has already written the next command, so replace it by QUIT. After DATA, only close the
-            // connection, because the server would take QUIT for a line of the message.
+            // `receive` has already written the next command to `out`, so replace it by QUIT. After DATA, only close
+            // the connection, because the server would take QUIT for a line of the message.
             out.truncate(written);
             self.core.due.clear();
             self.core.stop_after = None;
@@ -459,8 +459,8 @@ mod tests {
         let rows = [
             "< 503 bad sequence\n< 503 bad sequence\n< 503 bad sequence\n< 503 bad sequence\n> QUIT\n",
             "< 250 ok\n< 503 bad sequence\n< 250 ok\n< 354 go\n> (message)\n< 250 ok\n> QUIT\n",
-            // In the next rows, a 503 is only the result of an earlier refusal. It does not show that the peer is out
-            // of step.
+            // In the next two rows, the peer refuses MAIL or all recipients, so a 503 to the commands that follow is
+            // correct. The client must send its next message.
             "< 550 no\n< 503 what\n< 503 what\n< 503 what\n> MAIL FROM:<a@b>\n> RCPT TO:<c@d>\n> RCPT TO:<e@f>\n> DATA\n",
             "< 250 ok\n< 550 no\n< 550 no\n< 503 what\n> RSET\n< 250 ok\n> MAIL FROM:<a@b>\n> RCPT TO:<c@d>\n> RCPT TO:<e@f>\n> DATA\n",
         ];
@@ -532,8 +532,9 @@ mod tests {
     #[test]
     fn a_result_is_certain_when_no_reply_can_be_missing() {
         for (rest, settled) in [
-            // A 250 without an enhanced status code does not show which command it answers. The result of a message is
-            // therefore certain only when every command has been answered.
+            // A 250 without an enhanced status code does not show which command it answers. The message's result is
+            // then certain only when every command has been answered. In the last row, the status code 2.0.0 shows that
+            // the 250 answers the message.
             ("250 ok\r\n250 ok\r\n250 ok\r\n", 0),
             ("250 ok\r\n250 ok\r\n250 ok\r\n354 go\r\n", 1),
             ("250 ok\r\n421 4.3.2 enough\r\n", 0),

@@ -53,8 +53,8 @@ pub enum Notifications {
     Asked,
 }
 
-/// Limits for sending messages before the results of earlier messages are known. They apply only with BDAT and
-/// [`PipelineMode::Group`].
+/// Limits for sending messages before the results of earlier messages are known. They apply only if the session uses
+/// both BDAT and [`PipelineMode::Group`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BurstSize {
     /// Maximum number of messages in transit, which means begun and still without a certain result. If the connection

@@ -128,8 +128,8 @@ impl ServerCore {
 
     pub(super) fn refuse<'a>(&mut self, stays: State, reason: ReplyReason, out: &mut Vec<u8>) -> Transition<'a> {
         let reason = match reason {
-            // An invalid BDAT ends the session, because the length of its chunk is unknown, so that the chunk cannot be
-            // skipped. If the server does not offer CHUNKING, no chunk follows, so the session can continue.
+            // After an invalid BDAT, the length of the chunk is unknown. The session must end, because it cannot skip
+            // the chunk. If the server does not offer CHUNKING, no chunk follows, so the session can continue.
             ReplyReason::BadChunk if !self.offers().chunking => ReplyReason::NotImplemented,
             ReplyReason::BadChunk | ReplyReason::OtherProtocol => return self.give_up(reason, out),
             reason => reason,

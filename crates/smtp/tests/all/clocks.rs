@@ -315,7 +315,8 @@ fn a_session_that_brings_no_message_ends_however_busy_it_is() {
     feed(&mut server, b"EHLO a\r\n", at(1), &mut out);
     let mut last_message = at(0);
     for second in (10..2000).step_by(10) {
-        // An abandoned transaction does not count as a message. A refused message does, because the session read it.
+        // The message at 1000 s has a bare LF. The session refuses this message, but counts it. A transaction that RSET
+        // ends does not count as a message.
         let block: &[u8] = match second {
             500 => b"MAIL FROM:<a@b>\r\nRCPT TO:<c@d>\r\nDATA\r\nx\r\n.\r\n",
             1000 => b"MAIL FROM:<a@b>\r\nRCPT TO:<c@d>\r\nDATA\r\nx\ny\r\n.\r\n",
@@ -380,12 +381,12 @@ fn a_message_that_comes_too_slowly_ends_the_session() {
         assert_eq!(feed_slowly(head, b"x", at(1) * 4 / 5, 500, 900), Err(Duration::from_millis(60_800)));
         assert_eq!(feed_slowly(head, &[b'x'; 499], second, 500, 900), Ok(()), "a minute is lost in 500");
         assert_eq!(feed_slowly(head, &[b'x'; 250], second, 500, 900), Err(at(119)), "half of it");
-        // This client may pause for 50 s, because that is less than the idle timeout and the client then catches up.
+        // This client may pause for 50 s, because the idle timeout is 60 s. It then sends enough bytes to catch up.
         assert_eq!(feed_slowly(head, &[b'x'; 25_500], at(50), 500, 900), Ok(()));
         assert_eq!(feed_slowly(head, b"x", second, 0, 900), Ok(()), "no minimum");
         assert_eq!(feed_slowly(head, b"x", second, 0, 2000), Err(MESSAGE), "the whole time has a limit nevertheless");
     }
-    // These clients send many chunks, and each chunk gets a reply. Only the content of the chunks counts as progress.
+    // Many tiny chunks are too slow as well, because only the content of the chunks counts as progress.
     assert_eq!(feed_slowly(to_rcpt, b"BDAT 1\r\nx", second, 500, 900), Err(at(62)));
     assert_eq!(feed_slowly(to_rcpt, b"BDAT 0\r\n", second, 500, 900), Err(at(61)));
 }

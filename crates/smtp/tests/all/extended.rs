@@ -307,8 +307,8 @@ fn a_refusal_leaves_the_session_fit_for_the_next_transaction() {
     for (number, bytes) in QUESTIONS.iter().enumerate() {
         let mut server = smtp();
         let answers = [vec![None; before(number)], vec![Some(&no)]].concat();
-        // With XOAUTH2, the server first sends the reason, and the client must acknowledge it with an empty response. A
-        // chunk that is refused must still be sent.
+        // In case 3 (XOAUTH2), the server first sends the reason, and the client answers with an empty line. In case 5
+        // (BDAT), the client must send the chunk even if it is refused.
         let rest: &[u8] = if number == 3 {
             b"\r\n"
         } else if number == 5 {

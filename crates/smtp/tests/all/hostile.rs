@@ -113,7 +113,8 @@ fn offers() -> impl Strategy<Value = Offer> {
         let chosen = Mechanism::ALL.into_iter().filter(|mechanism| auth & (1 << *mechanism as u8) != 0);
         offer.extensions.auth = chosen.fold(Mechanisms::NONE, Mechanisms::with);
         offer.extensions.xclient = if xclient { Attributes::ALL } else { Attributes::NONE };
-        // Choose requirements rarely, because the clients of this test cannot meet them, which prevents most events.
+        // Set requirements only rarely. The clients of this test cannot meet them, so the server would refuse most of
+        // their commands.
         let rarely = needs_tls && needs_auth;
         offer.requires = Requires {
             tls: rarely && auth_tls,
@@ -149,8 +150,8 @@ proptest! {
         let limits = Limits { errors: u32::MAX, unknown_before_hello: u32::MAX, ..Limits::default() };
         let mut host = RecordingServer::with_limits(limits);
         let greeting = host.out.len();
-        // All input must consist of command lines. So leave out BDAT, after which content follows, and QUIT, which ends
-        // the session.
+        // Leave out BDAT, because the server would take the next line for content. Leave out QUIT, because it ends the
+        // session.
         let is_line = |line: &&String| {
             // Also leave out lines of other protocols, which end the session. `foreign.rs` tests them.
             let word = line.split(' ').next().unwrap_or_default();

@@ -85,8 +85,8 @@ mod tests {
     fn what_is_whole_has_its_checksums_already() {
         let octets = octets();
         assert_eq!(try_octets(&octets).unwrap(), 3);
-        // Compare only the length. `with_checksums` uses the checksum seed of the header in the first block, but
-        // `octets` were written with the seed of the newer header in the second block.
+        // Compare only the length, because the checksums may differ. `with_checksums` takes the checksum seed from the
+        // first header block, but `octets` were written with the seed of the newer header in the second block.
         assert_eq!(with_checksums(&octets).len(), octets.len());
     }
 

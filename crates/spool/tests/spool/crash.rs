@@ -18,7 +18,7 @@ fn run(model: &mut SpoolModel, disk: &FaultyDisk, steps: &[SpoolOperation], powe
     drop(spool);
     let disk = after(disk, power_loss);
     let (spool, backlog) = open(&disk, small()).unwrap();
-    // A crash must not look like damage to data that was stored before.
+    // After a crash, the spool must not report damage to messages that were stored before the crash.
     assert!(spool.damage().iter().all(|damage| !damage.is_alarming()), "{:?}", spool.damage());
     model.compare(&spool, backlog, unwritten);
     drop(spool);

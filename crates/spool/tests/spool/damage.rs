@@ -98,7 +98,7 @@ fn base_with_moved_segment() -> Base {
     };
     let kept: Vec<Id> = (0..20).map(|number| store(number, 6000)).collect();
     let mut number = 1000;
-    // Go on until the kept messages were moved twice on average, because the spool has then reused segments.
+    // Go on until each kept message was moved twice on average. By then, the spool has reused segments.
     while spool.stats().moved < 2 * kept.len() as u64 {
         number += 1;
         spool.done(store(number, 40_000));
@@ -137,7 +137,7 @@ impl Base {
         let reaches = |draft: &NewMessage| {
             let positions = memchr_all(octets, &draft.envelope);
             positions.into_iter().any(|at| {
-                // Allow for notes, which come between envelope and body in the record of a moved message.
+                // The record of a moved message may have notes between envelope and body. Allow 4096 bytes for them.
                 let end = at + draft.envelope.len() + 4096 + draft.body.len();
                 at - 40 < range.end && range.start < end
             })
@@ -158,7 +158,8 @@ impl Base {
                 Some(left) if !left.is_body_damaged => assert_genuine(&spool, left),
                 _ => {
                     assert!(touched.contains(id), "{what}: {id} is sound and lost; {damage:?}");
-                    // The spool cannot name a lost message that was moved out of order, or that no message follows.
+                    // The spool finds the number of a lost message from its neighbours in the log. It cannot do so if
+                    // compaction moved the message, or if no message follows.
                     let has_no_place = has_moves || id.0 + 1 == self.next_id;
                     assert!(named(id) || has_no_place && is_untold, "{what}: {id} is lost in silence; {damage:?}");
                 }
@@ -171,7 +172,7 @@ impl Base {
         let next = spool.store(draft(1, 1)).wait().unwrap().id();
         assert!(next.0 >= self.next_id, "{what}: {next} was given before");
         spool.close();
-        // At the second start, quarantined damage must not count as new, and no more messages may be lost.
+        // The second start must not report the quarantined damage as new. It must not lose more messages either.
         let (again, backlog) = open(&disk.after_kill(), small()).unwrap();
         assert!(again.damage().iter().all(|damage| damage.is_known || !damage.is_alarming()), "{:?}", again.damage());
         assert_eq!(backlog.len(), left.len() + 1, "{what}");
@@ -564,8 +565,7 @@ fn a_segment_that_is_missing_empty_shortened_or_foreign_is_damage_whichever_it_i
                 ("of another spool", Some(&foreign[..])),
             ] {
                 let what = format!("segment {number} is {what}, closed: {is_closed}");
-                // If the newest segment is cut in half, perhaps no message is lost, because the log may end within the
-                // remaining half.
+                // The log may end in the first half of the newest segment. A cut in half then loses no message.
                 let has_loss = five.loses_and_says_so(&five.with(&[(name, content)]), &what);
                 assert!(has_loss || number == 4 && what.contains("half"), "{what}");
             }
@@ -598,7 +598,8 @@ fn no_answered_message_is_lost_without_a_word() {
             let octets = &five.files[name];
             let end = octets.iter().rposition(|octet| *octet != 0).unwrap() + 1;
             let mut changes = vec![("deleted".to_owned(), five.with(&[(name, None)]))];
-            // At least half of these cuts are in the part that has batches, and some of them are between two batches.
+            // About half of these cuts must hit the part of the segment that has batches, so most random offsets are
+            // below `end * 2`. Some offsets are multiples of 4096, because batches begin there.
             let cuts = [0, below(8192), below(octets.len())].into_iter();
             let cuts = cuts.chain(
                 (0..17).map(|at| if at % 3 == 0 { below(end) & !4095 } else { below(octets.len().min(end * 2)) }),
@@ -642,8 +643,8 @@ fn without_syncs_nothing_is_said_not_to_have_been_answered() {
     let octets = disk.octets(&name).unwrap();
     for (number, at) in memchr_all(&octets, b"draft ").into_iter().enumerate() {
         let mut octets = octets.clone();
-        // Spare the first sector of the last batch. It has the batch's header, without which the batch is not found at
-        // all.
+        // The first sector of a batch has the batch's header. Without the header, the spool would not find the last
+        // batch at all, so damage another sector of it.
         let sector = at / 512 * 512 + if number == 5 { 512 } else { 0 };
         octets[sector..sector + 512].fill(0);
         disk.put(&name, &octets);

@@ -151,8 +151,8 @@ fn a_segment_that_is_made_ahead_overwrites_no_file() {
     let (spool, _) = open(&disk, small()).unwrap();
     settle(&spool);
     disk.put("segment-00000002", b"of another relay");
-    // The spool first uses its free segment, and then cannot make another one. When it has noticed that, it must refuse
-    // all messages.
+    // The spool still has a free segment, so it accepts some messages. When it tries to make another segment, it finds
+    // the foreign file and must refuse messages.
     let outcome = (0..10_000).map(|_| store(&spool, 20_000)).find(Result::is_err).unwrap();
     assert_foreign(outcome, "segment-00000002");
     assert!(spool.stats().segments <= 2, "{:?}", spool.stats());

@@ -21,7 +21,8 @@ fn run(steps: &[SpoolOperation], operation: u64, errno: Errno, durability: Durab
         model.compare(&spool, backlog, 0);
         let is_whole = steps.iter().all(|step| model.step(&spool, step));
         if disk.failed() == Some(FailedOperation::Log) {
-            // The operation may have failed after the last receipt. In that case, the next message must be refused.
+            // The operation may have failed after the last message got its receipt. Then the next message must be
+            // refused.
             let again = spool.store(draft(0, 10)).wait();
             assert!(!is_whole || matches!(again, Err(Error::Poisoned(_))), "{errno} at {operation}: {again:?}");
             assert!(matches!(spool.failure(), Some(Error::Poisoned(_))), "{errno} at {operation}");
@@ -32,8 +33,8 @@ fn run(steps: &[SpoolOperation], operation: u64, errno: Errno, durability: Durab
         let after = [disk.after_kill(), disk.after_power_loss(operation), disk.after_power_loss(operation + 1000)];
         for disk in &after[..if durability == Durability::Sync { 3 } else { 1 }] {
             let (spool, backlog) = open(disk, options.clone()).unwrap();
-            // Without syncs, a restart cannot know whether a batch that the failure has torn was answered, so it must
-            // report the batch.
+            // Without syncs, a restart cannot know whether a torn batch was answered with 250. It must report such a
+            // batch as `UnsyncedEnd`, so this kind is no false alarm.
             let is_false_alarm = |damage: &Damage| damage.is_alarming() && damage.kind != DamageKind::UnsyncedEnd;
             assert!(!spool.damage().iter().any(is_false_alarm), "{:?}", spool.damage());
             model.clone().compare(&spool, backlog, unwritten);
@@ -95,7 +96,7 @@ fn what_is_on_the_disk_is_not_lost_by_being_moved() {
         ids.iter().filter(|id| !waiting.contains(id)).for_each(|id| spool.done(*id));
         let mut round = 0;
         while spool.stats().moved < waiting.len() as u64 / 2 {
-            // Ignore the outcome, because a refused message makes the spool compact its log as well.
+            // Ignore the outcome: even a refused message makes the spool compact its log.
             _ = spool.store(draft(round, 100)).wait();
             round += 1;
             assert!(round < 10_000, "{:?}", spool.stats());

@@ -165,8 +165,8 @@ impl SpoolModel {
         for (id, left) in &left {
             assert_genuine(spool, left);
             if let Some(known) = self.known.get(id) {
-                // A note between others may be missing, because it was not synced or because a full spool did not write
-                // it.
+                // Some notes may be missing, because they were not synced or because a full spool did not write them.
+                // The notes that are left must be in their old order.
                 let mut in_order = known.notes.iter();
                 let are_known = left.notes.iter().all(|note| in_order.any(|known| known == note));
                 assert!(are_known, "{id}: {:?} of {:?}", left.notes, known.notes);

@@ -41,7 +41,7 @@ fn an_id_is_written_into_the_body() {
     for (options, is_kept) in [(options, true), (memory, false)] {
         let (spool, _) = open(&disk, options.clone()).unwrap();
         let mut bodies = Vec::new();
-        // The spool combines the checksum of the longest bodies from two checksums.
+        // The longest bodies are here because the spool computes their checksum from the checksums of two parts.
         for bytes in [8, 16, 17, 300, 5_000, 70_000, 200_000] {
             for at in [0, 1, 150] {
                 let mut draft = draft(1, bytes);
@@ -112,8 +112,8 @@ fn a_torn_tail_is_cut_wherever_it_is_torn() {
         let is_same = cut == octets;
         let disk = with_octets(&name, &cut);
         assert_eq!(numbers_left(&disk).unwrap(), if is_same { vec![1, 2, 3] } else { vec![1, 2] }, "{torn}");
-        // No crash shortens the file, so a shorter file must count as damage. A message whose content was cut off stays
-        // known.
+        // No crash shortens the file, so a shorter file must count as damage. If only padding was cut off, the last
+        // message must still be intact.
         let disk = with_octets(&name, &octets[..last + torn]);
         let damage = refused(&disk);
         assert!(damage.iter().all(|damage| damage.cost >= Cost::Unknown), "{torn}: {damage:?}");
@@ -127,7 +127,8 @@ fn a_torn_tail_is_cut_wherever_it_is_torn() {
 fn a_file_that_was_cut_after_zeros_of_a_header_is_damaged() {
     let (disk, name) = three_batches_killed();
     let last = BATCHES_AT + 2 * BLOCK;
-    // The header of a batch begins with a checksum of four bytes, any of which may be zero.
+    // The header of a batch begins with a checksum of four bytes, any of which may be zero. So up to four zeros at the
+    // end of the file may be the rest of a batch.
     for torn in 0..=4 {
         let mut octets = disk.octets(&name).unwrap()[..last + torn].to_vec();
         octets[last..].fill(0);
@@ -169,8 +170,7 @@ fn after_a_cut_the_log_goes_on_and_the_torn_rest_never_counts() {
     assert_eq!(spool.stats().cut_bytes, BATCH as u64);
     spool.store(draft(4, 300)).wait().unwrap();
     spool.close();
-    // Flip the same byte again, in the part that recovery has cut off. This must not bring back its message, for which
-    // the spool never gave a receipt.
+    // Flip the same bit again, which repairs the batch that recovery has cut off. Its message must not come back.
     let mut octets = disk.octets(&name).unwrap();
     octets[BATCHES_AT + 2 * BLOCK + 100] ^= 1;
     disk.put(&name, &octets);
@@ -196,7 +196,7 @@ fn a_bad_middle_is_refused_with_file_and_offset() {
         assert_eq!((&damage[0].segment, damage[0].offset), (&name, batch as u64 + 32), "{at}");
         assert_eq!((damage[0].cost, damage[0].messages[0].0), (Cost::Messages, 2), "{at}: {damage:?}");
     }
-    // A batch of zeros is a write that never reached the media, although it was synced.
+    // A batch that never reached the disk, although its sync succeeded, is read as zeros.
     let mut bad = octets.clone();
     bad[batch..batch + BLOCK].fill(0);
     let damage = refused(&with_octets(&name, &bad));
@@ -257,7 +257,7 @@ fn without_newest(is_closed: bool) -> (FaultyDisk, String) {
 }
 
 fn without_last(disk: FaultyDisk) -> (FaultyDisk, String) {
-    // A segment has two headers. The newer one has the number of the segment's current use.
+    // A segment has two headers. The newer header has the number of the segment's current use.
     let use_number = |name: &String| {
         let octets = disk.octets(name).unwrap();
         let at = [0, BLOCK].into_iter().max_by_key(|at| octets[at + 16]).unwrap();
@@ -281,15 +281,15 @@ fn a_newest_segment_that_is_missing_is_noticed_once() {
         let (spool, backlog) = open(&disk, small()).unwrap();
         assert_eq!((spool.damage().len(), spool.stats().lost_messages, backlog.len()), (1, 1, 2));
         spool.close();
-        // The loss was reported and cannot be undone, so the spool must accept mail as usual. It must not give a new
-        // message the number of an earlier message, even if that message is lost.
+        // The loss was reported and cannot be undone, so the spool must open and accept mail as usual. A new message
+        // must not get the number of a lost message.
         let (spool, backlog) = open(&disk, refusing()).unwrap();
         assert_eq!((spool.damage().len(), backlog.len()), (0, 2));
         assert!(spool.store(draft(4, 300)).wait().unwrap().id().0 > 3);
         spool.close();
         let (spool, backlog) = open(&disk, refusing()).unwrap();
         assert_eq!((spool.damage().len(), backlog.len()), (0, 3));
-        // The next loss must be reported again.
+        // Lose the newest segment once more. The spool must report this new loss.
         spool.close();
         let (disk, _) = without_last(disk);
         assert_eq!(refused(&disk)[0].kind, DamageKind::MissingNewest);
@@ -321,7 +321,8 @@ fn the_record_of_the_newest_segment_costs_no_sync_a_message() {
     let disk = FaultyDisk::new();
     let (spool, _) = open(&disk, small()).unwrap();
     spool.store(draft(1, 300)).wait().unwrap();
-    // Wait until the next segment is made, because this also takes syncs, which delay no message and must not count.
+    // Making the next segment takes syncs as well. They delay no message and must not count, so wait until the segment
+    // is made.
     while spool.stats().disk_bytes < 2 * (64 << 10) {
         std::thread::yield_now();
     }
@@ -400,7 +401,8 @@ fn numbers_are_never_used_again() {
     for round in 0..6 {
         let (spool, backlog) = open(&disk, small()).unwrap();
         assert!(backlog.is_empty());
-        // The spool removes the file of an oversized segment, but must not give the numbers of its messages again.
+        // A message of 200,000 bytes gets an oversized segment, whose file the spool removes when the message is done.
+        // Even then, no other message may get its number.
         let bytes = if round % 2 == 0 { 200_000 } else { 100 };
         let id = spool.store(draft(1, bytes)).wait().unwrap().id();
         assert!(id.0 > last, "{id}");

@@ -381,7 +381,8 @@ fn notes_are_durable_when_that_is_asked_for() {
     spool.note(ids[0], b"held");
     spool.done(ids[1]);
     spool.sync_notes(mark).wait().unwrap();
-    // `sync_notes` must also sync notes that the spool has already written but not yet synced.
+    // `sync_notes` must also sync notes that the spool has already written but not yet synced. So wait until the spool
+    // has written this note.
     spool.note(ids[2], b"held too");
     let commits = spool.stats().commits;
     wait_until(|| spool.stats().commits > commits);

@@ -84,7 +84,7 @@ fn handle(watcher: &Watcher, message: &mut Message) -> bool {
             watcher.complain(Phase::Reply, &format!("a message cannot be deleted: {}", reason(&error)));
             false
         }
-        // If the file does not exist, somebody else has deleted the message, so there is nothing left to do.
+        // If the file does not exist, somebody else has deleted the message. Count it as deleted even then.
         _ => {
             watcher.deleted(1);
             true
@@ -311,7 +311,7 @@ mod tests {
             assert_eq!(names(&mut maildir, root, Duration::ZERO), [""; 0]);
             fs::remove_file(&read).unwrap();
         }
-        // `known` keeps the last two listings of both directories, each of which has at most one name here.
+        // `known` keeps the last two listings of two directories. In this test, a listing has at most one name.
         assert!(maildir.known.len() <= 4, "{} names", maildir.known.len());
     }
 

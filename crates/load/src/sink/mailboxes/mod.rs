@@ -105,8 +105,8 @@ impl Watchers {
             state.send_last_tally();
         };
         let thread = worker::spawn("mailboxes", WorkerOptions::default(), work).context("cannot start a thread")?;
-        // If a mailbox cannot be opened, dropping `Watchers` must end this thread, so create `Watchers` before the
-        // wait. Otherwise, each retry of a probe would leave a thread with open file descriptors behind.
+        // Create `Watchers` before waiting. If a mailbox cannot be opened, `Watchers` is dropped, which ends the
+        // thread. Otherwise, each retry of a probe would leave a thread with open file descriptors behind.
         let watchers = Self { name, counts, stops, thread: Some(thread) };
         await_opened(&opened, count, is_interrupted)?;
         Ok(watchers)

@@ -67,8 +67,8 @@ impl ProbeMail {
     pub(super) fn find(&mut self, mailbox: &str, id: &[u8], number: u64, deletes: bool) -> Finding {
         let is_recorded = self.recorded.contains(number, 0);
         match self.found.entry((mailbox.to_owned(), id.to_owned())) {
-            // If a known `id` comes with another message number, the message is new: the mailbox must have been deleted
-            // and created again, and its server has reused the `id`.
+            // Compare the message number as well, because a server may reuse the `id` after the mailbox was deleted and
+            // created again. If the number differs, the message is new.
             Entry::Occupied(mut known) if known.get().number == number => {
                 let known = known.get_mut();
                 (known.is_there, known.is_deleted) = (true, deletes && is_recorded);
