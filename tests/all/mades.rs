@@ -282,7 +282,7 @@ fn a_document_for_no_message_and_one_that_cannot_be_read_have_their_names() {
     let codes: Vec<_> =
         run.mades().troubles.iter().map(|row| (row.kind.as_str(), row.code.as_str(), row.count)).collect();
     assert_eq!(codes, [("acknowledgement", "unknown document", 2), ("acknowledgement", "unreadable", 1)]);
-    // Foreign documents must be back in the queue.
+    // The bench must return the document about the foreign message and the broken document to the queue.
     assert_eq!(left_in(&endpoint.url, "ecp.endpoint.inbox"), 2);
 }
 

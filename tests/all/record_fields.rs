@@ -83,7 +83,8 @@ fn domains_sum_to_the_ledger(record: &Record) {
 }
 
 fn slowest_are_sorted_and_whole(slowest: &[SlowMessage]) {
-    // Fewer than 50 are allowed, because a message that arrived twice takes two of the sink's 50 places.
+    // The sink keeps the 50 slowest arrivals. If a message arrived twice, it takes two of these places but is listed
+    // once, so the list may be shorter than 50.
     assert!((40..=50).contains(&slowest.len()), "{}", slowest.len());
     assert!(slowest.is_sorted_by(|one, other| one.delivered_ms >= other.delivered_ms), "{slowest:?}");
     assert!(slowest.iter().all(|message| message.delivered_ms > Some(100.0)), "all arrived: {slowest:?}");

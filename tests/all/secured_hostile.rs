@@ -139,7 +139,7 @@ fn garbage_in_place_of_a_handshake_ends_that_session_only() {
         [&[22, 3, 1, 0, 4, 1, 0xff, 0xff, 0xff][..], &[22, 3, 1, 0, 1, 0].repeat(3000)].concat(),
         // A ClientHello that is shorter than it declares.
         changed(6, 1),
-        // A handshake message of another type.
+        // A handshake message that claims to be a ServerHello instead of a ClientHello.
         changed(5, 2),
         // A session id that is too long.
         changed(43, 255),

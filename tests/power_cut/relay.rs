@@ -152,7 +152,7 @@ impl Relay {
         Ok(self.get("/metrics").and_then(|(_, text)| Queue::parse(&text)))
     }
 
-    /// The status of a path over HTTP, or `None` without an answer.
+    /// Requests `path` over HTTP, and returns the status code, or `None` if the relay does not answer.
     pub(crate) fn status(&self, path: &str) -> Option<u16> {
         self.get(path).map(|(status, _)| status)
     }
