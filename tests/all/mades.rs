@@ -628,6 +628,22 @@ fn a_run_that_nobody_answers_is_given_up() {
 }
 
 #[test]
+fn an_outage_counts_from_the_first_message() {
+    const OUTAGE: [&str; 2] = ["--outage", "A.down 0s..1s"];
+    let broker = Endpoint::embedded(&["--prefix", "unused"]);
+    let endpoints =
+        [Endpoint::embedded(&OUTAGE), Endpoint::start(&[["--broker", &broker.url].as_slice(), &OUTAGE].concat())];
+    // If the outage counted from the start of the endpoints, it would be over now.
+    thread::sleep(Duration::from_millis(1200));
+    for url in [&endpoints[0].url, &broker.url] {
+        let run = bench(url, "--no-preflight --messages 5");
+        let record = &run.record;
+        let latency = record.stage(Stage::Delivered).and_then(|row| row.latency_ms).unwrap();
+        assert!((record.ledger.delivered, latency.min >= 800.0) == (Some(5), true), "{:?}", run.ended);
+    }
+}
+
+#[test]
 fn a_run_with_a_duration_waits_for_a_silent_endpoint() {
     let endpoint = Endpoint::embedded(&["--outage", "A.down 1s..3s"]);
     let words = "--no-preflight --rate 40 --duration 4s --message-timeout 300ms --reconnect-timeout 300ms";

@@ -157,9 +157,8 @@ impl EndpointRunner {
                 EndpointQueues::Broker(opening.await?)
             }
         };
-        let start = (options.clock)();
         Ok(Self {
-            simulator: Simulator::new(options.plan, start, options.message_log.is_some()),
+            simulator: Simulator::new(options.plan, options.message_log.is_some()),
             queues,
             clock: options.clock,
             waiting: Default::default(),
@@ -205,6 +204,9 @@ impl EndpointRunner {
 
     fn take(&mut self) -> usize {
         let mut count = 0;
+        if self.queues.has_message() {
+            self.simulator.start_at_first_message((self.clock)());
+        }
         while count < TURN_LIMIT && self.simulator.has_capacity((self.clock)()) {
             let Some((message, delivery)) = self.queues.take() else { break };
             let id = self.next_id();

@@ -18,6 +18,14 @@ pub(super) enum EndpointQueues {
 }
 
 impl EndpointQueues {
+    /// Returns true if `take` would return a message.
+    pub(super) fn has_message(&mut self) -> bool {
+        match self {
+            Self::Embedded(local) => local.queues.counts(local.outbox).waiting > 0,
+            Self::Broker(remote) => remote.has_message(),
+        }
+    }
+
     pub(super) fn take(&mut self) -> Option<(EncodedMessage, TakenDelivery)> {
         match self {
             Self::Embedded(local) => {

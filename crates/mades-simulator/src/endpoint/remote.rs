@@ -137,6 +137,11 @@ impl BrokerQueues {
         }
     }
 
+    pub(super) fn has_message(&mut self) -> bool {
+        self.drain_reports();
+        !self.received.is_empty()
+    }
+
     pub(super) fn take(&mut self) -> Option<(EncodedMessage, BrokerDelivery)> {
         self.drain_reports();
         self.received.pop_front()

@@ -14,8 +14,8 @@ pub enum OutageTarget {
     Network,
 }
 
-/// A period in which an endpoint or the network is down, for example `A.down 10s..15s`. The times count from the start
-/// of the simulator.
+/// A period in which an endpoint or the network is down, for example `A.down 10s..15s`. The times count from the first
+/// message in the outbox.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Outage {

@@ -135,8 +135,8 @@ pub struct SimulatorPlan {
     pub document_delay: DelayDistribution,
     pub faults: Faults,
     pub outages: Vec<Outage>,
-    /// Time that endpoint A needs to reach full speed, at the beginning and after each outage of endpoint A. It begins
-    /// with a tenth of its full speed, so all delays are ten times as long at first.
+    /// Time that endpoint A needs to reach full speed, from the first message and after each outage of endpoint A. It
+    /// begins with a tenth of its full speed, so all delays are ten times as long at first.
     pub slow_start: PlanTime,
     #[serde(deserialize_with = "quantity::size")]
     pub max_payload_size: u64,

@@ -161,7 +161,8 @@ type DueStep = Reverse<(Duration, u64, MessageKey, EndpointStep)>;
 #[derive(Debug)]
 pub struct Simulator<M> {
     plan: SimulatorPlan,
-    started_at: Duration,
+    /// Time from which outages and the slow start count, or `None` before the first message.
+    started_at: Option<Duration>,
     accept: CapacityLimiter,
     network: CapacityLimiter,
     acknowledge: CapacityLimiter,
@@ -180,15 +181,14 @@ pub struct Simulator<M> {
 }
 
 impl<M> Simulator<M> {
-    /// Creates a simulator that starts at the time `start`. If `keeps_records` is set, `next_record` returns the record
-    /// of each finished message.
-    pub fn new(plan: SimulatorPlan, start: Duration, keeps_records: bool) -> Self {
+    /// Creates a simulator. If `keeps_records` is set, `next_record` returns the record of each finished message.
+    pub fn new(plan: SimulatorPlan, keeps_records: bool) -> Self {
         Self {
             accept: CapacityLimiter::new(&plan.accept.capacity),
             network: CapacityLimiter::new(&plan.network.capacity),
             acknowledge: CapacityLimiter::new(&plan.acknowledge.capacity),
             plan,
-            started_at: start,
+            started_at: None,
             due_steps: BinaryHeap::new(),
             order: 0,
             slots: Vec::new(),
@@ -212,6 +212,12 @@ impl<M> Simulator<M> {
 
     pub fn stored(&self) -> usize {
         self.slots.len() - self.free.len()
+    }
+
+    /// Starts the time of outages and of the slow start. The caller must call this when the first message waits in the
+    /// outbox. Otherwise outages would come early in every run that begins long after the endpoint.
+    pub fn start_at_first_message(&mut self, now: Duration) {
+        self.started_at.get_or_insert(now);
     }
 
     /// Returns true if the caller may take another message from the outbox now.
@@ -460,7 +466,7 @@ impl<M> Simulator<M> {
         if lasts.is_zero() {
             return 1.0;
         }
-        let ran = now.saturating_sub(self.started_at);
+        let ran = now.saturating_sub(self.started_at.unwrap_or(now));
         let since = ran.saturating_sub(outage::up_since(&self.plan.outages, OutageTarget::A, ran));
         1.0 / (since.as_secs_f64() / lasts.as_secs_f64()).clamp(MIN_START_SPEED, 1.0)
     }
@@ -514,8 +520,9 @@ impl<M> Simulator<M> {
     }
 }
 
-fn when_up(plan: &SimulatorPlan, began: Duration, place: OutageTarget, at: Duration) -> Duration {
-    if plan.outages.is_empty() { at } else { began + outage::up_at(&plan.outages, place, at.saturating_sub(began)) }
+fn when_up(plan: &SimulatorPlan, began: Option<Duration>, place: OutageTarget, at: Duration) -> Duration {
+    let Some(began) = began.filter(|_| !plan.outages.is_empty()) else { return at };
+    began + outage::up_at(&plan.outages, place, at.saturating_sub(began))
 }
 
 impl<M> Simulator<M> {
@@ -819,6 +826,12 @@ mod tests {
         plan
     }
 
+    fn started(plan: SimulatorPlan, keeps_records: bool) -> Simulator<()> {
+        let mut model = Simulator::new(plan, keeps_records);
+        model.start_at_first_message(Duration::ZERO);
+        model
+    }
+
     /// Performs every step as soon as it is due, and returns the steps with their times. The application at endpoint B
     /// accepts each message as soon as it is in the inbox.
     fn run_to_rest(model: &mut Simulator<()>, mut now: Duration) -> Vec<(u64, EndpointStep)> {
@@ -842,7 +855,7 @@ mod tests {
     }
 
     fn record_of(plan: SimulatorPlan, consumed: ConsumedMessage) -> (MessageRecord, Vec<(u64, EndpointStep)>) {
-        let mut model = Simulator::new(plan, Duration::ZERO, true);
+        let mut model = started(plan, true);
         model.consume(consumed, (), Duration::ZERO);
         let log = run_to_rest(&mut model, Duration::ZERO);
         (model.next_record().expect("the story is over"), log)
@@ -952,7 +965,7 @@ mod tests {
         let (_, log) = record_of(plan.clone(), message(1));
         let times: Vec<u64> = log.iter().map(|(at, _)| *at).collect();
         assert_eq!(times, [0, 0, 2000, 3000, 3000], "reply, accept, inbox, delivered, received");
-        let model = Simulator::<()>::new(plan, Duration::ZERO, false);
+        let model = started(plan, false);
         assert!(model.has_capacity(ms(1999)) && !model.has_capacity(ms(2000)) && model.has_capacity(ms(3000)));
         assert_eq!(model.deadline(ms(2500)), Some(ms(3000)));
     }
@@ -961,7 +974,7 @@ mod tests {
     fn capacities_queue_and_slow_starts_are_slow() {
         let rate = Capacity { rate_per_s: Some(100.0), ..Capacity::default() };
         let limited = plan(|plan| plan.network.capacity = rate.clone());
-        let mut model = Simulator::new(limited.clone(), Duration::ZERO, true);
+        let mut model = started(limited.clone(), true);
         (0..3).for_each(|number| {
             model.consume(message(number), (), Duration::ZERO);
         });
@@ -976,7 +989,7 @@ mod tests {
     #[test]
     fn no_more_is_taken_than_may_be_held() {
         let plan = plan(|plan| (plan.credit, plan.max_stored_messages, plan.accept) = (2, 3, constant(10)));
-        let mut model = Simulator::new(plan, Duration::ZERO, false);
+        let mut model = started(plan, false);
         let first = model.consume(message(0), (), Duration::ZERO);
         assert!(model.has_capacity(Duration::ZERO));
         model.consume(message(1), (), Duration::ZERO);
@@ -998,7 +1011,7 @@ mod tests {
     #[test]
     fn received_may_wait_for_the_receiver() {
         let plan = plan(|plan| plan.received_on = ReceivedOn::Consume);
-        let mut model = Simulator::new(plan, Duration::ZERO, true);
+        let mut model = started(plan, true);
         let key = model.consume(message(1), (), Duration::ZERO);
         while let Some((key, step)) = model.next_step(Duration::ZERO) {
             model.step_done(key, step, Duration::ZERO);
@@ -1017,7 +1030,7 @@ mod tests {
         let plan = plan(|plan| (plan.received_on, plan.acknowledgement_documents) = (ReceivedOn::Consume, true));
         // The receiver may reject a message before or after DELIVERED. In both cases, it must become undeliverable.
         for is_early in [true, false] {
-            let mut model = Simulator::new(plan.clone(), Duration::ZERO, true);
+            let mut model = started(plan.clone(), true);
             model.consume(message(1), (), Duration::ZERO);
             let mut steps = Vec::new();
             while let Some((key, step)) = model.next_step(Duration::ZERO) {
@@ -1043,7 +1056,7 @@ mod tests {
     #[test]
     fn an_acknowledgement_goes_the_same_way_and_is_in_counts_of_its_own() {
         let plan = plan(|plan| (plan.network, plan.faults.drop) = (constant(20), 0.4));
-        let mut model = Simulator::new(plan, Duration::ZERO, true);
+        let mut model = started(plan, true);
         for number in 0..100 {
             model.consume(message(number), (), Duration::ZERO);
             let back = ConsumedMessage { kind: DocumentKind::Acknowledgement, number: !number, ..message(number) };
@@ -1078,7 +1091,7 @@ mod tests {
             })
         };
         let documents_of = |plan: SimulatorPlan| {
-            let mut model = Simulator::new(plan, Duration::ZERO, true);
+            let mut model = started(plan, true);
             model.consume(message(5), (), Duration::ZERO);
             let log = run_to_rest(&mut model, Duration::ZERO);
             assert_eq!((model.stored(), model.stored_bytes), (0, 0));
@@ -1117,7 +1130,7 @@ mod tests {
     #[test]
     fn a_receiver_acknowledges_when_it_takes_the_message_where_that_is_known() {
         let plan = plan(|plan| (plan.received_on, plan.acknowledgement_documents) = (ReceivedOn::Consume, true));
-        let mut model = Simulator::new(plan, Duration::ZERO, true);
+        let mut model = started(plan, true);
         let key = model.consume(message(1), (), Duration::ZERO);
         while let Some((key, step)) = model.next_step(Duration::ZERO) {
             assert!(!matches!(step, EndpointStep::Acknowledge { .. }));
@@ -1137,7 +1150,7 @@ mod tests {
             (faults.reject, faults.drop, faults.fail) = (0.1, 0.1, 0.1);
             (faults.duplicate, faults.corrupt, faults.reject_documents) = (0.1, 0.1, 0.3);
         });
-        let mut model = Simulator::new(plan, Duration::ZERO, true);
+        let mut model = started(plan, true);
         for number in 0..1_000 {
             model.consume(message(number), (), Duration::ZERO);
         }
@@ -1154,7 +1167,7 @@ mod tests {
 
     #[test]
     fn what_nobody_will_have_is_accounted_for() {
-        let mut model = Simulator::new(SimulatorPlan::default(), Duration::ZERO, true);
+        let mut model = started(SimulatorPlan::default(), true);
         let key = model.consume(message(1), (), Duration::ZERO);
         let (_, step) = model.next_step(Duration::ZERO).unwrap();
         model.step_failed(key, step, Duration::ZERO);
@@ -1186,7 +1199,7 @@ mod tests {
         plan: &SimulatorPlan,
         numbers: impl Iterator<Item = u64>,
     ) -> (BTreeMap<u64, (MessageFate, InjectedFaults)>, SimulationTotals) {
-        let mut model = Simulator::new(plan.clone(), Duration::ZERO, true);
+        let mut model = started(plan.clone(), true);
         numbers.for_each(|number| {
             model.consume(message(number), (), Duration::ZERO);
         });
