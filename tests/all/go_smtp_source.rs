@@ -36,7 +36,7 @@ enum Order {
 #[derive(Clone, Debug)]
 struct Case {
     words: Vec<String>,
-    /// Target of the program. `{port}` is replaced by the server's port.
+    /// Server to which the program sends. `{port}` in it stands for the port of the test's own server.
     to: Option<String>,
     listen: Option<Listen>,
     script: Script,

@@ -117,7 +117,8 @@ pub enum Topology {
 /// Before the sets are compared, [`Matched`] replaces each address that the server rewrote with the address that the
 /// source named. Otherwise, such a recipient would count twice: as delivered and as lost.
 ///
-/// If Q is unknown, accepted pairs that neither arrived nor bounced (A \ D \ B) count as not delivered instead of lost.
+/// If it is unknown what is still in the queue (Q), a missing message may be there. Accepted pairs that neither arrived
+/// nor bounced (A \ D \ B) then count as not delivered instead of lost.
 /// Missing pairs that the relay gave up on without a bounce count as expired instead of lost.
 ///
 /// Some pairs arrive, bounce or are queued although the source received no 250. Usually the 250 got lost, and the

@@ -24,7 +24,8 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 /// Maximum number of recipients of a message if each recipient has its number at the end of its address. The numbers
-/// count from 0. If an address ends in this number or a greater number, the recipient's number is 0.
+/// count from 0, so the greatest is 1,023. An address that ends in a greater number was not numbered by mailrun, and its
+/// recipient counts as number 0.
 pub const MAX_RECIPIENTS: u32 = 1024;
 
 /// Lowest sequence number of a warm-up message. Sinks check messages with this or a higher number for loss, but leave

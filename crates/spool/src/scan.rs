@@ -62,7 +62,8 @@ pub(crate) struct Hole {
     pub(crate) range: Range<u64>,
     /// Number of intact records in the region that precede this gap.
     pub(crate) after: usize,
-    /// Damaged record that fills the gap. `None` if the gap cannot be read as one record with a plausible length.
+    /// The damaged record that fills the whole gap, as its header describes it. `None` if the gap cannot be read as one
+    /// record with a plausible length.
     pub(crate) record: Option<DamagedRecord>,
 }
 

@@ -132,7 +132,7 @@ impl<D: Dialect> Connection<D> {
 
     async fn begin_tls(&mut self, run: &D) -> Result<(), FailureCause> {
         // Discard plain text that arrived together with the reply to STARTTLS. An attacker may have injected this text,
-        // so that the client takes it for a reply under TLS (CVE-2011-0411).
+        // so that the client takes it for a reply under TLS. CVE-2011-0411 describes the same attack on a server.
         self.read_ahead = Vec::new();
         self.reader = ReplyReader::default();
         let setup = run.shared().tls.as_ref().expect("STARTTLS is sent only with TLS");

@@ -14,7 +14,7 @@ pub enum EndpointMode {
     Endpoint,
     /// EDX: sends inbox message, then a reply with the final status
     Toolbox,
-    /// ECP's connectivity tests: sends a reply and one event
+    /// ECP's connectivity tests: sends a reply and one event for each test
     Tracing,
 }
 

@@ -17,7 +17,8 @@ use std::time::Duration;
 type LedgerUnit = (u64, u32);
 
 /// Returns a unit for a ledger. Most units come from two small ranges of sequence numbers, so that they often collide.
-/// The second range crosses the border between two pages of a ledger, at 32,768. A few units are arbitrary.
+/// The second range crosses the border between two pages of a ledger, at 32,768. A few units have any
+/// sequence number.
 fn unit() -> impl Strategy<Value = LedgerUnit> {
     let sequence = prop_oneof![8 => 0..200u64, 4 => 32_700..32_800u64, 1 => any::<u64>()];
     (sequence, prop_oneof![8 => 0..3u32, 1 => 0..MAX_RECIPIENTS])

@@ -22,7 +22,8 @@ fn often_not() -> impl Strategy<Value = bool> {
 }
 
 prop_compose! {
-    /// Returns an account with units of all fates. If `off_by` is zero, their sum is the number of created units.
+    /// Returns a ledger row in which any fate may have occurred. If `off_by` is zero, the fates sum to the number of
+    /// created units.
     fn ledger()(
         delivered in prop_oneof![4 => 1..200u64, 1 => Just(0)],
         counts in prop::array::uniform10(few()),

@@ -279,8 +279,12 @@ impl ServerCore {
         if requires.tls && !self.is_over_tls && !is_free {
             return Err(ReplyReason::NeedsTls);
         }
-        let is_free = is_free || matches!(command, Command::Reset | Command::Auth(..) | Command::Xclient(_));
-        if requires.auth && !self.is_authenticated && !is_free && !matches!(state, CommandState::ExpectHello) {
+        // Before EHLO, these commands are refused in any case, and the reply asks for EHLO.
+        let needs_hello = matches!(state, CommandState::ExpectHello)
+            && matches!(command, Command::Mail(_) | Command::Recipient(_) | Command::Data | Command::Chunk(_));
+        let is_free =
+            is_free || needs_hello || matches!(command, Command::Reset | Command::Auth(..) | Command::Xclient(_));
+        if requires.auth && !self.is_authenticated && !is_free {
             return Err(ReplyReason::NeedsAuth);
         }
         Ok(())

@@ -119,6 +119,20 @@ fn tls_may_be_on_before_the_greeting() {
 }
 
 #[test]
+fn a_required_login_is_asked_for_before_the_hello_too() {
+    let limits = Limits::default();
+    let mut offer = Offer::new(&limits);
+    offer.requires.auth = true;
+    let mut server = Server::new(Arc::new(ServerSettings::with_offer("test", limits, offer)), at(0));
+    server.grant(at(1), &mut Vec::new());
+    let codes = |output: String| output.lines().map(|line| line[..3].to_owned()).collect::<Vec<_>>().join(" ");
+    let commands = b"VRFY tim\r\nHELP\r\nMAIL FROM:<a@b>\r\nRCPT TO:<c@d>\r\nDATA\r\nNOOP\r\nRSET\r\n";
+    assert_eq!(codes(say(&mut server, commands, &[])), "530 530 503 503 503 250 250");
+    say(&mut server, b"EHLO a\r\n", &[]);
+    assert_eq!(codes(say(&mut server, commands, &[])), "530 530 530 530 530 250 250");
+}
+
+#[test]
 fn who_logs_in_is_told_with_the_secret_or_asks_for_it() {
     let mut server = smtp();
     let mut input = b"AUTH PLAIN AHRpbQB0YW4=\r\n".as_slice();
