@@ -1,11 +1,12 @@
 //! A bench whose sink watches mailboxes. The mailboxes are Maildirs, which a second sink fills like a mail server. The
 //! tests of IMAP are in the crate `load`, where `sink/mailboxes/stand_in.rs` plays an IMAP server.
-use crate::party::{Sink, bench_as_typed, is_root, mailrun, peer, stage};
+use crate::party::{MAILRUN, Sink, bench_as_typed, is_root, mailrun, peer, stage};
 use crate::secured::Files;
 use mailrun_bench::recipe::Recipe;
 use mailrun_measurement::Stage;
 use mailrun_measurement::record::Role;
 use std::fs;
+use std::process::Command;
 
 #[test]
 fn mail_is_delivered_when_it_can_be_read_in_the_mailbox() {
@@ -74,4 +75,24 @@ fn a_mailbox_that_cannot_be_watched_ends_the_bench_before_the_load() {
         assert!(ended.err.contains(expected), "{words:?}: {}", ended.err);
     }
     assert_eq!(server.stop().stages.iter().map(|row| row.count).sum::<u64>(), 0, "no mail was sent");
+}
+
+#[test]
+fn each_command_names_its_own_options_if_the_system_trusts_nobody() {
+    let files = Files::new();
+    let nobody = files.keep("nobody.pem", "");
+    for (words, option) in [
+        (&["sink", "--mailbox", "imaps://ann@127.0.0.1:1"][..], "--mailbox-cacert FILE"),
+        (&["source", "127.0.0.1:1", "--tls", "starttls"], "--cacert FILE"),
+        (&["mades", "--broker", "amqps://127.0.0.1:1"], "--cacert FILE"),
+    ] {
+        let ended = Command::new(MAILRUN)
+            .args(words)
+            .envs([("SSL_CERT_FILE", nobody.as_str()), ("SSL_CERT_DIR", "/nowhere"), ("MAILRUN_MAILBOX_PASSWORD", "x")])
+            .output()
+            .unwrap();
+        let error = String::from_utf8_lossy(&ended.stderr).into_owned();
+        let said = "this system has no trusted certificates; use ".to_owned() + option;
+        assert!(ended.status.code() == Some(2) && error.contains(&said), "{words:?}: {error}");
+    }
 }

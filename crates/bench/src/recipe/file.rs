@@ -348,7 +348,7 @@ impl Recipe {
             let path = Path::new(file.path.get_ref());
             if path.components().count() == 0 || !path.components().all(|part| matches!(part, Component::Normal(_))) {
                 let words =
-                    format!("file.path: {:?} must be a path in the state directory, without ..", file.path.get_ref());
+                    format!("file.path: {:?} must be in the server's directory, and without ..", file.path.get_ref());
                 return Err((file.path.span().start, words));
             }
         }
@@ -533,9 +533,9 @@ mod tests {
             ("\"{listen}\"", "\"x\"", "is not told which address to listen on"),
             ("command = [\"mta\", \"{listen}\", \"{to}\"]\n", "", "the key \"command\" is missing"),
             ("\"2s\"", "\"soon\"", "my.toml:4:16: "),
-            ("etc/x", "../x", "my.toml:6:8: file.path: \"../x\" must be a path in the state directory, without .."),
-            ("etc/x", "/etc/x", "must be a path in the state directory"),
-            ("etc/x", "", "must be a path in the state directory"),
+            ("etc/x", "../x", "my.toml:6:8: file.path: \"../x\" must be in the server's directory, and without .."),
+            ("etc/x", "/etc/x", "must be in the server's directory"),
+            ("etc/x", "", "must be in the server's directory"),
             ("[[file]]", "[[file]", "my.toml:5:"),
             (
                 "[[file]]",

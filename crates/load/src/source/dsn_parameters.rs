@@ -10,7 +10,7 @@ use mailrun_smtp::xtext;
 
 /// Heading of these options in the help. It is set on each option, because a heading on the struct would also apply to
 /// the options that follow the struct.
-const HEADING: &str = "Notifications (RFC 3461), requested only if the server offers DSN";
+const HEADING: &str = "Notifications (RFC 3461), from a server that offers DSN";
 
 /// The requested notifications; none by default. A server that does not offer DSN receives no such parameters.
 #[derive(Clone, Debug, Default, Args)]

@@ -20,7 +20,7 @@ use super::worker_state::{SinkContext, SinkWorkerState, TallyTransfer};
 use anyhow::{Context, Result, anyhow, bail};
 use mailrun_mailbox::MailboxUrl;
 use mailrun_measurement::RunId;
-use mailrun_net::{ClientTls, Endpoint, SessionResumption, Trust, WorkerOptions, clock, sleep, worker};
+use mailrun_net::{ClientTls, Endpoint, SessionResumption, TlsSetupError, Trust, WorkerOptions, clock, sleep, worker};
 use mailrun_process::interrupt::Interrupted;
 use mailrun_smtp::server::Protocol;
 pub use options::{MailboxOptions, MailboxTls, ProbeMail, WatchedMailbox};
@@ -236,7 +236,12 @@ fn client_tls(options: &MailboxTls, host: &str) -> Result<ClientTls> {
         (Some(path), false) => Trust::read(path)?,
         (None, false) => Trust::System,
     };
-    ClientTls::new(host, &trust, None, SessionResumption::On).map_err(|error| {
-        anyhow!("--mailbox: {error}; use --cacert FILE (PEM) for the trusted certificates, or --insecure to accept any")
+    ClientTls::new(host, &trust, None, SessionResumption::On).map_err(|error| match error {
+        TlsSetupError::NoSystemRoots => anyhow!(
+            "--mailbox: {error}; use {} (PEM) for the trusted certificates, or {} to accept any",
+            server_mailbox::REMEDIES.trust,
+            server_mailbox::REMEDIES.insecure
+        ),
+        error => anyhow!("--mailbox: {error}"),
     })
 }

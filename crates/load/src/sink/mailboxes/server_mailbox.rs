@@ -23,7 +23,7 @@ const MAX_STARTING: usize = 64;
 const FIRST_RETRY: Duration = Duration::from_millis(200);
 const LONGEST_RETRY: Duration = Duration::from_secs(5);
 /// Options that the error message suggests if a certificate is not accepted.
-const REMEDIES: Remedies = Remedies {
+pub(super) const REMEDIES: Remedies = Remedies {
     trust: "--mailbox-cacert FILE",
     name: "write NAME as the host in --mailbox",
     insecure: "--mailbox-insecure",
