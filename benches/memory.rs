@@ -35,7 +35,8 @@ const BUSY_LIMIT_BYTES: u64 = 64 * MEGABYTE;
 /// Number of messages that the busy sessions send together. It is so large that the first sessions are still busy when
 /// the last one opens.
 const BUSY_MESSAGES: u64 = 400_000;
-/// Descriptors that a program needs in addition to its sessions.
+/// Number of descriptors that a program may need in addition to one per session. If the hard limit on open files is too
+/// low for both, the busy sessions are not measured.
 const OTHER_DESCRIPTORS: u64 = 100;
 
 const PATIENCE: Duration = Duration::from_secs(20);

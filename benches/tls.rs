@@ -6,9 +6,9 @@
 //! The rules: all contestants use the same certificate, cipher and versions. Contestants take turns
 //! (A B C A B C …), with client and server on a core each. Handshakes are compared by the processor
 //! time that they cost a side. Rates would not be a fair comparison, because a client and a server
-//! that wait for each other mainly show how fast this machine wakes them. To compare two servers,
-//! the same client is measured with both, and to compare two clients, the same server. Exit status:
-//! 0 if all targets are met, 1 if a target is missed, 2 if the bench could not run.
+//! that wait for each other mainly show how fast this machine wakes them. Two servers are compared
+//! by measuring both with the same client, and two clients by measuring both with the same server.
+//! Exit status: 0 if all targets are met, 1 if a target is missed, 2 if the bench could not run.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a bench reports to the terminal")]
 
 #[path = "ruler/party.rs"]

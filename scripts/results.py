@@ -139,12 +139,12 @@ TABLES = [
         "--messages 2000 --rounds 6",
         "--messages 200 --rounds 1",
         "This is the load of Mailismus' benchmark: 250 sessions, 5 domains, and a connection for each message. The "
-        "settings of each server are in its recipe (`mailrun recipe show postfix`, for example). They are meant for "
-        "relaying, and the server's authors have not tuned them. In the row `none` the source sends straight to the "
-        "sink, so its rate is the highest that source and sink allow. Three servers are missing from this table: Exim "
-        "and OpenSMTPD let some of 250 sessions wait for a minute, and chasquid refuses mail when 200 messages are in "
-        "its queue. mailrun's × disk is high because mailrun fills 128 MiB of spool at its start, which is most of "
-        "what it writes in so short a run. In the full run, mailrun writes 1.5 KiB for each message.",
+        "settings of each server are in its recipe (`mailrun recipe show postfix`, for example). These settings are "
+        "meant for relaying, and the authors of the servers have not tuned them. In the row `none` the source sends "
+        "straight to the sink, so its rate is the highest that source and sink allow. Three servers are missing from "
+        "this table: Exim and OpenSMTPD let some of 250 sessions wait for a minute, and chasquid refuses mail when 200 "
+        "messages are in its queue. mailrun's × disk is high because mailrun fills 128 MiB of spool with zeros at its "
+        "start. In so short a run, it writes little else. In the full run, mailrun writes 1.5 KiB for each message.",
         3000,
         has_records=True,
     ),
@@ -269,8 +269,8 @@ TABLES = [
         "--rounds 1 --messages 500",
         "Both programs send the same durable messages of 3,000 bytes. go-mades-bench's published run sent 100,000,000 "
         "messages, 5,000 of them in transit, through a MADES implementation in 17 h 46 min (1,563/s). In November 2026 "
-        "`mailrun mades` sent as many messages through its embedded endpoint in 26 min 49 s with 24.6 MiB; that run was not "
-        "made again here.",
+        "`mailrun mades` sent as many messages through its embedded endpoint in 26 min 49 s, with 24.6 MiB of memory. That "
+        "run was not repeated here.",
     ),
     Table(
         "mades-artemis",
@@ -304,7 +304,8 @@ TABLES = [
         "artemis",
         "ActiveMQ Artemis",
         "Each tool sends durable messages of 3,000 bytes through one queue. [amqp.md](amqp.md) says what each tool counts "
-        "as latency; quiver has no window, and the CPU time of artemis-perf includes the start of Java.",
+        "as latency. quiver has no window, so it sends as many messages as the broker gives it credit for. The CPU time of "
+        "artemis-perf includes the start of Java.",
         ARTEMIS,
     ),
     amqp("rabbitmq-4", "RabbitMQ 4", "This is the same load on Debian 13's RabbitMQ.", RABBITMQ_4),

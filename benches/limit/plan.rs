@@ -1,4 +1,5 @@
-//! Everything that the raw source sends, rendered once before the first connection.
+//! Builds everything that the raw source sends. This is done once, before the first connection, so that a run takes no
+//! time for it.
 
 use anyhow::{Context, bail, ensure};
 
@@ -10,13 +11,15 @@ const LINE_OCTETS: usize = 80;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// `c`: opens a new connection for each message, and sends each command after the reply to the previous command.
+    /// Mode `c` opens a new connection for each message, and sends each command after the reply to the previous
+    /// command.
     ConnectionEach,
-    /// `r`: sends all messages of a session over one connection, and each command after the reply to the previous one.
+    /// Mode `r` sends all messages of a session over one connection, and each command after the reply to the previous
+    /// command.
     Reuse,
-    /// `p`: sends MAIL, RCPT and DATA in one write, and the message in a second write.
+    /// Mode `p` sends MAIL, RCPT and DATA in one write, and the message in a second write.
     Group,
-    /// `s`: sends each message in one write with MAIL, RCPT and DATA of the next message.
+    /// Mode `s` sends each message in one write with MAIL, RCPT and DATA of the next message.
     Stream,
 }
 

@@ -62,8 +62,8 @@ impl<S> Sockets<S> {
         self.table.get_mut(key)?.as_mut()
     }
 
-    /// Waits until a socket is readable, and stores the numbers of the readable descriptors in `ready`. It may stay
-    /// empty, because a side that spins does not wait, and because a signal ends the wait.
+    /// Waits until a socket is readable, and stores the numbers of the readable descriptors in `ready`. The list
+    /// `ready` may stay empty, because a side that spins does not wait, and because a signal ends the wait.
     pub(super) fn wait(&self, ready: &mut Ready) -> anyhow::Result<()> {
         ready.0.clear();
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -87,8 +87,8 @@ impl Ready {
     }
 }
 
-/// Reads once. Returns an empty slice if the connection is closed or broken, and `None` if there
-/// was nothing to read.
+/// Reads once, without waiting, and returns the octets. Returns an empty slice if the connection is closed or broken,
+/// and `None` if there was nothing to read.
 pub(super) fn receive<'a>(socket: &OwnedFd, scratch: &'a mut PageAlignedBuffer) -> Option<&'a [u8]> {
     let room = scratch.bytes();
     match rustix::net::recv(socket, &mut *room, RecvFlags::empty()) {

@@ -173,8 +173,8 @@ struct Replies {
 }
 
 impl Replies {
-    /// Returns how many replies `block` completes. Fails on a refusal, such as 4xx or 5xx, because a refusal shortens
-    /// the dialogue, which then cannot be compared with a complete dialogue.
+    /// Returns how many replies `block` completes. Fails if a reply is a refusal (4xx or 5xx), because the dialogue
+    /// then ends early and takes less time than a complete dialogue.
     fn complete(&mut self, block: &[u8]) -> anyhow::Result<usize> {
         let mut complete = 0;
         let mut rest = block;

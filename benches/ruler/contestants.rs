@@ -16,7 +16,7 @@ use super::party::Party;
 use super::processor::processor_time;
 use super::shapes::Shape;
 
-/// A run takes a few seconds, so a run that takes this long has hung.
+/// Time limit of a run. A run normally takes a few seconds, so a run that reaches the limit has hung.
 const RUN_LIMIT: Duration = Duration::from_secs(180);
 
 const MAILRUN: &str = env!("CARGO_BIN_EXE_mailrun");
@@ -35,8 +35,8 @@ pub(crate) struct Contestant {
     pub(crate) name: &'static str,
     pub(crate) source: Program,
     pub(crate) sink: Program,
-    /// Whether source and sink sleep or spin between events. If nothing happens for 50 us (`BUSY_POLL`), mailrun falls
-    /// asleep although it spins.
+    /// Whether source and sink sleep or spin between events. Even if mailrun is told to spin, it falls asleep when
+    /// nothing has happened for 50 us (`BUSY_POLL`).
     pub(crate) waiting: Waiting,
 }
 
@@ -106,8 +106,8 @@ pub(crate) fn run(contestant: Contestant, load: Load<'_>) -> anyhow::Result<Run>
 }
 
 impl Waiting {
-    /// Returns the option that makes the program wait in this way, or nothing if the program needs no option for it.
-    /// The option must come after all other arguments.
+    /// Returns the option that makes `program` spin instead of sleep between events. Returns nothing if the program
+    /// should sleep, or if it cannot spin. The option must come after all other arguments.
     fn words(self, program: Program) -> &'static [&'static str] {
         match (self, program) {
             (Self::Spins, Program::Limit) => &["--spin"],

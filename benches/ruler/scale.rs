@@ -18,8 +18,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// counts the octets of a message that was sent with this guess, and corrects the guess.
 const SMTP_SOURCE_HEADER_OCTETS: u64 = 130;
 
-/// Returns the size argument that makes `program` send messages of exactly `octets`, or of at most 2 octets more or
-/// less for smtp-source and go-smtp-source.
+/// Returns the size argument that makes `program` send messages of `octets` octets. Messages of smtp-source and
+/// go-smtp-source may differ from this size by up to 2 octets.
 pub(crate) fn size_argument(program: Program, octets: u64) -> anyhow::Result<u64> {
     let counts_body = matches!(program, Program::Postfix | Program::GoSmtpSource);
     let guess = if counts_body { octets - SMTP_SOURCE_HEADER_OCTETS } else { octets };
@@ -31,7 +31,7 @@ pub(crate) fn size_argument(program: Program, octets: u64) -> anyhow::Result<u64
     let argument = (guess + octets).saturating_sub(weight);
     let weight = weigh(program, argument)?;
     // Allow a difference of two octets. The header contains the process ID, which may be a digit longer or shorter in a
-    // new process. In addition, each line end takes two octets.
+    // new process. In addition, a longer body may need another line end, which takes two octets.
     ensure!(weight.abs_diff(octets) <= 2, "{program:?} cannot be made to send {octets} octets: it sent {weight}");
     Ok(argument)
 }

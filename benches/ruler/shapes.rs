@@ -79,7 +79,7 @@ pub(crate) enum Measure {
 
 pub(crate) const DEFAULT_OCTETS: u64 = 400;
 
-/// All shapes. Their targets come from issue 2, "Speed and memory".
+/// All shapes of load that the bench measures. Mailrun's targets for them come from issue 2, "Speed and memory".
 pub(crate) const SHAPES: [Shape; 12] = [
     Shape {
         name: "c",

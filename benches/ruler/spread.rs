@@ -1,4 +1,4 @@
-//! Summary of several runs: the median and both extremes.
+//! Summary of a figure over several runs: its least value, its median and its greatest value.
 
 #[derive(Clone, Copy)]
 pub(crate) struct Spread {

@@ -18,7 +18,7 @@ pub(crate) struct Stalled {
 }
 
 impl Stalled {
-    /// Starts a thread that serves this many sessions one after the other, each up to the end of its message. The
+    /// Starts a thread that serves `sessions` sessions one after the other, each up to the end of its message. The
     /// receiver gets a notice when all sessions wait for the reply to their message.
     pub(crate) fn listen(sessions: usize) -> anyhow::Result<(Self, Receiver<()>)> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;

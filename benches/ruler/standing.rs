@@ -25,7 +25,7 @@ pub(crate) struct Standing<'a> {
 pub(crate) enum Outcome {
     Passed,
     Failed,
-    /// No ratio, because the program to compare with is not installed.
+    /// The target was not judged, because a program was not measured, for example because it is not installed.
     Skipped,
 }
 
@@ -85,7 +85,7 @@ pub(crate) fn table(standings: &[Standing<'_>]) -> Table {
     table
 }
 
-/// Returns all cells of a row except the shape.
+/// Returns a contestant's row of the table without the first cell, which names the shape of the load.
 fn row(standing: &Standing<'_>, lane: &Lane) -> Vec<String> {
     let median = |value: fn(&Run) -> f64| Spread::of(lane.runs.iter().map(value)).map_or(f64::NAN, |s| s.median);
     let rate = Spread::of(lane.runs.iter().map(|run| run.rate_per_s));

@@ -14,18 +14,18 @@ use crate::processor::processor_time;
 
 const MAILRUN: &str = env!("CARGO_BIN_EXE_mailrun");
 
-/// A run takes a few seconds, so a run that takes this long has hung.
+/// Time limit of a run. A run normally takes a few seconds, so a run that reaches the limit has hung.
 const RUN_LIMIT: Duration = Duration::from_secs(120);
 
-/// Side of a connection. Each side has its own core.
+/// Side of a TLS connection. If the bench can pin processes, each side has a processor core of its own.
 #[derive(Clone, Copy)]
 pub(crate) enum Side {
     Server,
     Client,
 }
 
-/// What all runs use: the directory with the certificate, whether each side is pinned to a core, and the version of
-/// OpenSSL.
+/// What all runs have in common: the directory with the certificate, whether each side is pinned to a core, and the
+/// version of OpenSSL.
 pub(crate) struct Bench {
     directory: tempfile::TempDir,
     is_pinned: bool,

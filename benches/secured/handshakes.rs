@@ -71,7 +71,7 @@ impl Case {
     }
 }
 
-/// A client and a server. Within a round, the pairs take turns in this order.
+/// A client and a server that make handshakes with each other. Within a round, the pairs take turns in this order.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Pair {
     TimeToServer,
@@ -108,7 +108,7 @@ struct Taken {
     server_us: f64,
 }
 
-/// All runs of a round: for each case, the runs of its pairs.
+/// All runs of a round. The outer list has an entry for each case, the inner list the runs of the pairs in that case.
 pub(crate) type Round = Vec<Vec<Shaken>>;
 
 pub(crate) struct Shaken(Taken);
@@ -160,7 +160,7 @@ pub(crate) fn end(server: Party) -> anyhow::Result<()> {
     server.stop().map(drop)
 }
 
-/// Returns the rows of the table, case by case.
+/// Returns the rows of the table of results: for each case, a row for each pair that was measured.
 pub(crate) fn rows(cases: &[Case], rounds: &[Round]) -> Vec<Row> {
     let judge = Judge { cases, rounds };
     let of_case = |case: &Case| {
@@ -187,7 +187,7 @@ impl Judge<'_> {
         Spread::of(self.runs(case, pair).iter().map(value))
     }
 
-    /// Divides `value` of one case and pair by `value` of another case and pair, for the two runs of each round.
+    /// For each round, divides `value` of the run of one case and pair by `value` of the run of another case and pair.
     /// Returns the spread of these ratios.
     fn ratio(&self, one: (Case, Pair), other: (Case, Pair), value: fn(&Taken) -> f64) -> Option<Spread> {
         let one = self.runs(one.0, one.1);

@@ -108,7 +108,7 @@ pub(crate) fn speed(bench: &Bench) -> anyhow::Result<f64> {
     command.args(["speed", "-mr", "-seconds", "1", "-bytes", RECORD_OCTETS, "-evp", CIPHER]);
     let output = command.output()?;
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    // The line looks like +F:22:AES-256-GCM:2908012543.99
+    // The line looks like +F:22:AES-256-GCM:2908012543.99 and ends with the octets per second.
     let line = said.lines().find(|line| line.starts_with("+F:")).with_context(|| format!("speed said {said}"))?;
     Ok(line.rsplit(':').next().context("no figure")?.parse()?)
 }

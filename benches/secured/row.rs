@@ -43,7 +43,7 @@ impl Target {
 }
 
 impl Row {
-    /// Describes the targets that this row misses.
+    /// Returns a line for each target that this row misses, with the measured ratio.
     pub(crate) fn missed(&self) -> impl Iterator<Item = String> {
         let missed = self.targets.iter().filter(|target| target.is_missed());
         missed.map(|target| format!("{}, {}: {}", self.case, self.contestant, target.text()))

@@ -95,7 +95,7 @@ fn shake_for_a_while(words: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Makes handshakes in this number of parallel sessions until the time `RUN` is over.
+/// Makes handshakes in `sessions` parallel sessions until the time `RUN` is over.
 async fn shake_side_by_side(sessions: usize, to: SocketAddr, tls: ClientTls, parting: Parting) -> io::Result<Report> {
     let until = Instant::now() + RUN;
     let report = Rc::new(RefCell::new(Report::default()));

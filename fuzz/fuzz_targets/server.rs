@@ -23,7 +23,7 @@ fn limits(choice: u8) -> Limits {
 }
 
 /// Returns what the server offers and requires. One bit of `choice` adds AUTH and XCLIENT, one adds STARTTLS, and one
-/// selects LMTP. With the first two bits, the server also requires AUTH.
+/// selects LMTP. If the server offers both AUTH and STARTTLS, it also requires AUTH.
 fn offer(choice: u8, limits: &Limits) -> Offer {
     let mut offer = Offer::new(limits);
     if choice & 0x10 != 0 {

@@ -46,8 +46,8 @@ impl Job {
         self.place.path().join(name).to_str().unwrap().to_owned()
     }
 
-    /// Puts a fake `mailrun` on the PATH. Each call of it notes its arguments, and ends with the next of these exit
-    /// statuses.
+    /// Puts a fake `mailrun` on the PATH. Each call writes its arguments to the file `calls`, and ends with the next
+    /// exit status in `statuses`, which has one per line.
     fn with_statuses(statuses: &str) -> Self {
         let job = Self::new();
         job.write("statuses", statuses);
@@ -150,8 +150,8 @@ fn an_undecided_comparison_warns_and_a_regression_fails() {
     }
 }
 
-/// Packs this build like a release, and returns the URL of the directory with all releases. The file SHA256SUMS of this
-/// release has the output of the shell command `checksum`, and a line for another file.
+/// Makes an archive like that of a release from the mailrun under test. Returns the URL of the directory with all
+/// releases. The release's file SHA256SUMS has the output of the shell command `checksum`, and a line for another file.
 fn release(job: &Job, checksum: &str) -> String {
     let name = format!("mailrun-{}-x86_64-unknown-linux-gnu-static", env!("CARGO_PKG_VERSION"));
     let version = job.path(&format!("releases/v{}", env!("CARGO_PKG_VERSION")));

@@ -368,13 +368,13 @@ fn what_the_disk_that_forgets_lacks_is_named_and_no_failure_of_the_server() {
     }
     let place = tempfile::tempdir().unwrap();
     let file = place.path().join("links.toml");
-    // In the last row, only the preparation tries to create a link, and it ignores the failure. The server needs no
-    // link, so the missing link is no excuse if this server loses mail.
     let forgetful = "--durability memory";
     for (preparation, before, options, code, rounds) in [
         ("true", "ln -s x {state}/link || exit 1", "", 3, (0, 1)),
         ("true", "ln -s x {state}/link || true", "", 0, (1, 0)),
         ("ln -s x {state}/link", "true", "", 3, (0, 1)),
+        // Only the preparation tries to create a link, and it ignores the failure. The server needs no link, so the
+        // missing link is no excuse if the server loses mail.
         ("ln -s x {state}/link || true", "true", forgetful, 3, (1, 0)),
     ] {
         let command = format!(
@@ -394,8 +394,7 @@ fn what_the_disk_that_forgets_lacks_is_named_and_no_failure_of_the_server() {
     }
 }
 
-/// Audits a server that is described by a recipe in docs/audit.md. It is the recipe that contains the path `example`,
-/// which the test replaces with `own`.
+/// Audits a server with the recipe in docs/audit.md that contains the path `example`. The path is replaced by `own`.
 fn audit_as_the_page_says(example: &str, own: &Path) {
     let recipes = page("docs/audit.md").blocks("toml");
     let named: Vec<&String> = recipes.iter().filter(|recipe| recipe.contains(&format!(" {example}"))).collect();
@@ -458,7 +457,7 @@ fn a_command_that_becomes_a_daemon_is_named() {
     // The command ends before the server greets (after 0.1 s), or during the load (after 1 s).
     for seconds in ["0.1", "1"] {
         let file = place.path().join("daemon.toml");
-        // The daemon leaves the environment and the process group of the command, so neither leads the audit to it.
+        // The daemon leaves the environment and the process group of the command, so the audit cannot find it by these.
         let daemon = format!(
             "durability = \"sync\"\ncommand = [\"sh\", \"-c\", \"setsid env -i {{mailrun}} relay --listen {{listen}} \
              --to {{to}} --spool {{dir}}/spool & sleep {seconds}\"]\n"
@@ -537,8 +536,8 @@ fn our_relay_keeps_its_word_for_many_rounds_of_each_fault() {
     let faults = if has_disk() { "kill,stop,power-cut,disk-full,read-error" } else { "kill,stop" };
     let audits: Vec<(u64, &str)> = seeds.flat_map(|seed| faults.split(',').map(move |fault| (seed, fault))).collect();
     rows::each(&audits, |(seed, fault)| {
-        // After each fault, the relay sends the mail that was in flight once more. This is a single message in a quiet
-        // round, and most of the mail in a round with several starts. On a busy host, 24 % of the mail arrived twice,
+        // After each fault, the relay sends again all mail that was in flight. This is a single message in a quiet
+        // round, but most of the mail in a round with several starts. On a busy host, 24 % of the mail arrived twice,
         // so the threshold is 50 %.
         let seed = seed.to_string();
         let words = ["--rounds", "5", "--seed", &seed, "--inject", fault, "--threshold", "duplicates <= 50%"];

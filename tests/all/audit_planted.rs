@@ -102,7 +102,7 @@ const PLANTED: &[Planted] = &[
     Planted::liar("recovery", "kill", 15),
     Planted::liar("memory", "kill", 2),
     // The audit must also kill a process that has left the process group and the environment of its command. The audit
-    // can find this process, because it becomes the parent of orphaned processes.
+    // can find this process, because the audit becomes the parent of orphaned processes.
     Planted { start: "setsid env -i PATH=$PATH", ..Planted::liar("memory", "kill", 2) },
     Planted { start: "unshare --pid --fork", ..Planted::liar("memory", "kill", 2) },
     Planted {
@@ -117,7 +117,8 @@ fn a_sync_that_failed_explains_a_loss() {
     if peer("python3").is_none() || !has_disk() {
         return;
     }
-    // A failed sync loses nothing if the whole message happens to be written. So try up to four seeds.
+    // A failed sync loses nothing if the kernel happens to have written the whole message before. So try up to four
+    // seeds.
     let server = Planted::liar("fsync errors ignored", "sync-error", 2);
     let mut audits = (1..=4).map(|seed| server.audit(seed, "40"));
     let audited = audits.find(|audited| !audited.audit().losses.is_empty()).expect("8 failed syncs took nothing");

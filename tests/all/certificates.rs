@@ -9,7 +9,7 @@ use std::fs;
 enum Host {
     Relay {
         relay: Relay,
-        /// Kept because dropping it removes the relay's files.
+        /// Directory of the relay's files. It is kept here because the files are deleted when it is dropped.
         _den: Den,
     },
     Sink(Sink),
@@ -37,7 +37,7 @@ impl Host {
         }
     }
 
-    /// Reports whether a client that trusts only this CA can deliver.
+    /// Reports whether a client that trusts only the certificate in the file `ca` can deliver mail to the server.
     fn is_trusted_by(&self, ca: &str) -> bool {
         let ours = self.hears(&["--cacert", ca, "--tls-name", "localhost", "--messages", "1"]);
         accepted(&ours.record) == 1
@@ -81,7 +81,7 @@ fn copy_of_live(files: &Files) -> String {
     files.keep("first.ca", &fs::read_to_string(files.path("live.pem")).unwrap())
 }
 
-/// Returns how often the server has written this text to standard error.
+/// Returns how often the server has written the text `what` to standard error.
 fn said(host: &Host, what: &str) -> usize {
     host.process().complained().matches(what).count()
 }
@@ -173,7 +173,7 @@ fn whom_a_relay_trusts_is_read_again_when_it_changes() {
     let submit = || assert_eq!(accepted(&source(&relay.address(), &["--messages", "1"]).record), 1);
     submit();
     await_recipients(&sink, 1);
-    // The relay does not trust the next hop's new certificate yet, so mail waits until it does.
+    // Renew the next hop's certificate. The relay must keep mail until its file `ca.pem` has the new certificate.
     let renewed = rotate(&files, 2);
     wait_until("the renewed certificate", || {
         let words = ["--tls", "starttls", "--cacert", &renewed, "--tls-name", "localhost", "--messages", "1"];

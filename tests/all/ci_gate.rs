@@ -67,7 +67,7 @@ fn assert_open(ended: &Ended) {
     assert!(ended.code == Some(0) && ended.out.contains("PASS ") && ended.out.contains(RELEASED), "{ended:?}");
 }
 
-/// The script must not release, and must end with the bench's status and reason.
+/// Asserts that the script did not release, and that it ended with the bench's exit status and printed its reason.
 fn assert_shut(ended: &Ended, code: i32, reason: &str) {
     let said = [ended.out.as_str(), &ended.err].concat().split_whitespace().collect::<Vec<_>>().join(" ");
     assert_eq!(ended.code, Some(code), "{reason}: {said}");

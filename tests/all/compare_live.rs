@@ -9,7 +9,7 @@ use std::net::TcpStream;
 use std::path::Path;
 use tempfile::TempDir;
 
-/// Asks for 20 messages, the number with which the calibration of a comparison begins, so that it ends at once.
+/// Options that ask for 20 messages. The calibration of a comparison begins with this number, so it ends at once.
 const SHORT: [&str; 4] = ["--messages", "20", "--sessions", "2"];
 
 /// A contestant that runs a shell command before it sends.
@@ -44,7 +44,8 @@ fn rounds_run_in_blocks_and_few_have_no_verdict() {
     let rows = result["comparisons"][0]["metrics"].as_array().unwrap();
     assert!(rows.len() == 2 && rows.iter().all(|row| row["verdict"] == "too few rounds"), "{result}");
     assert!(ended.out.contains("\nb against a: 4 rounds, too few for a verdict, which takes 20.\n"), "{ended:?}");
-    // A repeated round changes the order. This happens if the hypervisor took a quarter of the round's time.
+    // The bench repeats a round if the hypervisor took a quarter of the round's time. Repeated rounds change the order,
+    // so check the order only if there are none.
     if result["invalid_rounds"] == 0 {
         assert!(lines(&order).concat().ends_with("abbabaababba"), "{:?}", lines(&order));
     }
@@ -129,7 +130,7 @@ fn the_last_one_left_keeps_its_warm_up() {
 fn an_invalid_round_is_repeated_and_counted() {
     let place = tempfile::tempdir().unwrap();
     let runs = place.path().join("runs");
-    // Let contestant b fail in its fifth run, because its first three runs do not count.
+    // The first three runs of contestant b do not count. Let its fifth run fail, which counts.
     let fifth = format!("echo x >> {0}; if [ $(wc -l < {0}) = 5 ]; then exit 1; fi;", runs.display());
     let words = ["--contestant", &contestant("a", ""), "--contestant", &contestant("b", &fifth), "--rounds", "4"];
     let (ended, result) = compare(&words, &place);

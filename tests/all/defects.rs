@@ -40,7 +40,7 @@ fn a_delivery_that_panics_gives_its_message_back_and_it_is_delivered_then() {
     send(&relay, "<one@far.example>");
     await_panic(&relay);
     await_recipients(&sink, 1);
-    // The panic must not affect other messages.
+    // The panic of the first delivery must not affect other messages.
     send(&relay, "<two@far.example>");
     await_recipients(&sink, 2);
     let (_, metrics) = http(&relay, "/metrics");

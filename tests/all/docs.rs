@@ -230,7 +230,8 @@ const RELAYS: &str = "takes minutes, or gigabytes; relay_bench.rs runs it with s
 const CONTESTS: &str = "takes minutes; mades_compare.rs runs it with small numbers";
 const BROKERS: &str = "needs ActiveMQ Artemis; mades_brokers.rs runs against one where there is one";
 
-/// Replacements for lines that are only part of a command, or that need something the page has not started.
+/// Lines that a test cannot run as printed, each with the line that it runs instead. For example, a line is only part
+/// of a command, needs a server that the page has not started, or takes too long.
 const INSTEAD: &[(&str, &str)] = &[
     ("mailrun COMMAND -h", "mailrun bench -h"),
     ("mailrun install-links DIR", "mailrun install-links links"),
@@ -274,7 +275,8 @@ const INSTEAD: &[(&str, &str)] = &[
     ("mailrun queue remove …", "mailrun queue remove all --spool standing-spool"),
 ];
 
-/// Lines to run before another line, because the page states them in words or in another section.
+/// Lines of the pages, each with the lines that the test runs before it. The page describes these earlier lines in
+/// words or has them in another section.
 const BEFORE: &[(&str, &[&str])] = &[
     (
         "mailrun mades --broker amqps://endpoint@broker.example:5672 --password-file pw --cacert ecp-ca.pem \\\n    \
@@ -378,7 +380,7 @@ const POSTFIX_PAGE: &str = "docs/bench-your-postfix.md";
 const START_POSTFIX: &str = "mkdir -p home/queue && chmod 755 home && cp -rn /etc/postfix/* conf/ && sed -i \"s,DIR,$HOME/home,\" conf/main.cf && \
     sed -i '1i 127.0.0.1:25 inet n - n - - smtpd' conf/master.cf && mount --bind conf /etc/postfix && postfix start";
 
-/// Longer loads are cut to this many seconds.
+/// Maximum duration of a load or of one of its stages, in seconds. The test shortens longer loads to it.
 const MAX_SECONDS: u64 = 1;
 /// Loads of more than `MAX_MESSAGES` messages send `FEW_MESSAGES` instead.
 const MAX_MESSAGES: u64 = 2000;
@@ -390,7 +392,7 @@ const THREADS: usize = 4;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Treatment {
-    /// Run the line, and expect this status.
+    /// The test runs this command line, and expects this exit status.
     Run(String, i32),
     /// The line is only the name of a command, which must exist.
     Name(String),

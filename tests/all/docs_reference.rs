@@ -13,11 +13,12 @@ use std::path::{Path, PathBuf};
 
 /// Options of other programs that pages mention beside ours.
 const OTHERS_OPTIONS: &[&str] = &[
-    "--profile",        // Options of cargo, and of Locust with our locustfile
-    "--no-healthcheck", // Options of Docker
+    "--profile",        // An option of cargo
+    "--no-healthcheck", // An option of Docker
+    // The following options belong to Locust or to our locustfile.
     "--enable-rebalancing",
     "--reset-stats",
-    "--worker", // Accepted as the first word, instead of a command
+    "--worker", // mailrun also accepts this option, but only as its first word, in place of a command
     "--mailrun-drain",
     "--mailrun-report",
     "--mailrun-run-id",
@@ -233,7 +234,8 @@ fn script(yaml: &str) -> String {
     script.join("\n")
 }
 
-/// The script `ci/start-server` from docs/ci.md with which a reader can try the jobs: mailrun's relay is the server.
+/// The script `ci/start-server` from docs/ci.md. It starts mailrun's relay as the server, so that a reader can try the
+/// jobs without a server of their own.
 const SERVER: &str = "exec mailrun relay --listen \"127.0.0.1:$1\" --to \"127.0.0.1:$2\" --spool \"$(mktemp -d)\"\n";
 
 #[test]

@@ -13,7 +13,7 @@ use tempfile::TempDir;
 /// Contents of /etc/hosts for the commands in docs/*.md: their host names resolve to this host.
 const HOSTS: &str = "127.0.0.1 localhost mx.example broker.example smarthost.example\n::1 localhost\n";
 
-/// If the commands of a section take longer than this, they are killed.
+/// Time limit for all commands of a section, in seconds. Commands that still run after it are killed.
 const SECTION_SECONDS: u32 = 300;
 
 const PRELUDE: &str = r#"set -o pipefail

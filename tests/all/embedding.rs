@@ -12,7 +12,7 @@ use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A handler that reports every call.
+/// A handler that reports every call of its functions to the test, as a line of text.
 struct Diary {
     peer: Peer,
     message: Vec<u8>,
@@ -181,7 +181,8 @@ fn a_server_that_stops_says_so() {
     assert_eq!(diary.iter().collect::<Vec<_>>(), ["connect", "ShuttingDown"]);
 }
 
-/// A handler that reports a message and stores it slowly.
+/// A handler that tells the test that a message has arrived, and accepts the message only after a second, as if storing
+/// it took so long.
 struct Slow(Sender<()>);
 
 impl Handler for Slow {
@@ -300,7 +301,8 @@ impl Handler for Faceless {
     }
 }
 
-/// Sends `before` on a new connection, and returns the first reply.
+/// Sends `before` on a new connection, without waiting for the greeting. Returns the connection and the first reply,
+/// which is the greeting or a refusal.
 fn first_reply(address: SocketAddr, before: &str) -> (Wire, String) {
     let mut wire = Wire::connect(address);
     wire.send(before);

@@ -75,7 +75,7 @@ fn greeted(address: SocketAddr) -> Wire {
 
 #[derive(Clone, Debug)]
 enum Attempt {
-    /// The message is accepted, by DATA or by BDAT.
+    /// The client sends a valid message by DATA or BDAT, which is accepted if any of its recipients was accepted.
     Sent { recipients: Vec<&'static str>, length: usize, is_chunked: bool },
     /// The message has a bare line feed or is too large, so it is refused.
     Broken { length: usize },
@@ -103,7 +103,8 @@ fn content(number: usize, length: usize) -> String {
     line.repeat(length.div_ceil(line.len()).max(1))
 }
 
-/// Makes an attempt. Returns the recipients and the content that the handler must get.
+/// Makes an attempt to send a message. Returns the recipients and the content that the handler must get, or `None` if
+/// it must get no message.
 fn attempt(wire: &mut Wire, number: usize, attempt: &Attempt) -> Option<(Vec<String>, String)> {
     let mail = wire.say(&format!("MAIL FROM:<sender-{number}@example.com>"));
     assert!(mail.starts_with("250"), "{mail}");
@@ -212,7 +213,7 @@ fn a_message_that_is_too_large_is_refused_and_takes_no_more_than_the_limit() {
     for line in ["MAIL FROM:<a@example.com>", "RCPT TO:<ann@example.com>", "DATA"] {
         endless.say(line);
     }
-    // The server closes the connection after it has received a few times its limit.
+    // The server closes the connection when the message has reached a few times the size limit.
     while endless.try_send("0123456789\r\n".repeat(1000)).is_ok() {}
     server.stop();
     assert!(kept.recv().is_err() && budget.used() == 0);

@@ -253,7 +253,7 @@ fn what_cannot_be_written_at_the_end_is_told_after_the_report() {
     }
 }
 
-/// Options with which a source writes each of its outputs to a file in this directory.
+/// Options with which a source writes each of its outputs to a file in the directory `place`.
 fn outputs_in(place: &Path) -> Vec<String> {
     let path = |name: &str| place.join(name).display().to_string();
     let mut words = vec!["--json".to_owned(), path("run.json"), "--ledger".to_owned(), path("ledger")];

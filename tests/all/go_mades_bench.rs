@@ -77,7 +77,7 @@ fn final_report(out: &str) -> &str {
 
 const RULE: &str = "==============================================================================\n";
 
-/// Returns the name, the messages and the expected messages of each row in the report's table.
+/// Returns each row of the report's table as its name, its number of messages, and the expected number of messages.
 fn counts(out: &str) -> Vec<(String, u64, u64)> {
     let lines =
         final_report(out).lines().filter_map(|line| line.split_once(": ").filter(|(_, rest)| rest.contains("mb/s")));
@@ -292,7 +292,7 @@ fn a_lost_message_does_not_hang_it() {
     assert!(last == "Received event" && *received > 0 && received < limit, "{counts:?}");
     let told = format!(" Received event: {} of 400 msgs missing\n", limit - received);
     assert!(ended.err.contains(&told), "{told}{}", ended.err);
-    // Ten messages were lost because the queue was full.
+    // Lost messages stay in transit. Ten of them fill the limit of ten, so the program sends no more after these.
     assert_eq!(counts[0].1 - received, 10, "{counts:?}");
 }
 

@@ -493,7 +493,8 @@ impl Counter {
     }
 }
 
-/// Serves one client. `state` holds the number of open connections, and the number of all connections so far.
+/// Serves one client, but only after `together` clients have connected. `state` holds the number of open connections,
+/// and the number of all connections so far. `most` is updated to the highest number of open connections.
 fn serve(stream: &TcpStream, together: usize, most: &AtomicUsize, state: &(Mutex<(usize, usize)>, Condvar)) {
     let mut counts = state.0.lock().unwrap();
     counts.0 += 1;

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 const MAILRUN: &str = env!("CARGO_BIN_EXE_mailrun");
 
-/// Cost of a delayed ACK (40 ms), with a little tolerance for a loaded machine.
+/// Pause that simulates a delayed ACK. It is a little shorter than 40 ms, because a loaded machine makes it longer.
 const ACK_DELAY: Duration = Duration::from_millis(39);
 
 fn reason<'a>(record: &'a Record, words: &str) -> &'a str {
@@ -324,7 +324,7 @@ fn a_sink_without_descriptors_is_the_limit() {
     wait_until("the sink to listen", || TcpStream::connect(&address).ok());
     let record = source(&address, &["--messages", "300", "--sessions", "60", "--duration", "4s"]).record;
     assert!(stage(&record, Stage::Accepted).count > 0, "those that were accepted went on: {:?}", record.errors);
-    // Idle connections use up the available descriptors.
+    // Use up the sink's descriptors with idle connections.
     let _held: Vec<_> = (0..60).map(|_| TcpStream::connect(&address).unwrap()).collect();
     wait_until("the sink to have none left", || (sink.descriptors() >= 40).then_some(()));
     sink.terminate();

@@ -166,7 +166,7 @@ pub(crate) fn other_protocols() -> Vec<Vec<u8>> {
     all
 }
 
-/// Sends `said` in one piece after the greeting. No reply may be 250, and the last must be 421.
+/// Sends `said` in one piece after the greeting. All replies must be refusals (4yz or 5yz), and the last must be 421.
 pub(crate) fn is_hung_up_on(address: SocketAddr, said: &[u8]) {
     let mut wire = Wire::greeted(address);
     wire.send(said);

@@ -36,7 +36,8 @@ fn broken(run: &SourceRun) -> u64 {
     run.record.ledger.failed.unwrap() + run.record.ledger.in_doubt.unwrap()
 }
 
-/// For each of `POINTS`, lets the second connection fail at this point. All messages on other connections must arrive.
+/// For each point of the dialogue in `POINTS`, the server misbehaves at this point of the second connection. All
+/// messages on other connections must arrive.
 fn one_connection_fails(act: Act, words: &[&str]) {
     // Run the cases in parallel, because each case with a silent server takes seconds.
     thread::scope(|scope| POINTS.iter().for_each(|at| drop(scope.spawn(|| one_connection_fails_at(at, act, words)))));

@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// Appended to the locustfile: prints Locust's totals in a form that all versions support.
+/// Python code that is appended to the locustfile. It writes Locust's totals to `totals.json`, and works with all
+/// versions of Locust.
 const TOTALS: &str = r#"
 def totals(**_):
     stats = STATE["environment"].runner.stats
@@ -122,7 +123,7 @@ impl Cluster {
         )
     }
 
-    /// Checks that a test passed and that all totals agree. Returns the total.
+    /// Checks that Locust's test passed, and that all counts of the messages agree. Returns the count and the report.
     fn agreed(&self, ended: &Ended) -> (u64, Value) {
         assert_eq!(ended.code, Some(0), "{}{}", ended.out, ended.err);
         let (totals, report) = self.totals(ended);

@@ -18,7 +18,8 @@ use std::thread;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// Allowed difference of a median from the truth on a busy machine.
+/// Time that a busy machine may add to a median, in milliseconds. The tests know the true median, because the simulated
+/// endpoints were told their delays.
 const TOLERANCE_MS: f64 = 30.0;
 const SECRET: &str = "geheim-4711";
 
@@ -633,7 +634,8 @@ fn an_outage_counts_from_the_first_message() {
     let broker = Endpoint::embedded(&["--prefix", "unused"]);
     let endpoints =
         [Endpoint::embedded(&OUTAGE), Endpoint::start(&[["--broker", &broker.url].as_slice(), &OUTAGE].concat())];
-    // If the outage counted from the start of the endpoints, it would be over now.
+    // Wait longer than the outage of 1 s. If it counted from the start of the endpoints, it would then be over before
+    // the first message.
     thread::sleep(Duration::from_millis(1200));
     for url in [&endpoints[0].url, &broker.url] {
         let run = bench(url, "--no-preflight --messages 5");
@@ -991,7 +993,8 @@ fn each_shape_is_what_the_endpoint_did() {
 #[test]
 fn each_shape_is_what_the_endpoint_did_also_when_that_stands_still() {
     each(&SHAPES, |(shape, messages)| {
-        // The answers to the messages sent during the pause may arrive after their time limit.
+        // The endpoint pauses for 1.5 s. Messages that the bench sends during this pause may be answered only after
+        // their time limit.
         let load = format!("{ACCELERATED} --messages {messages} --message-timeout 700ms --linger-time 3s");
         let (run, truth) = run_of_shape(shape, &load, Some(Duration::from_millis(1_500)));
         assert_eq!(run.record.ledger.created, Some(*messages), "{shape}: {:?}", run.ended);

@@ -167,7 +167,7 @@ impl MadesRun {
         done.as_u64().unwrap_or_else(|| panic!("{name} in {}", self.truth))
     }
 
-    /// Asserts that the bench's count of each stage equals the endpoint pair's.
+    /// Asserts that the bench and the endpoint pair counted the same number of messages in each stage.
     fn agrees(&self) {
         for row in &self.record.stages {
             let done = self.did(match row.name.name() {
@@ -361,8 +361,8 @@ fn other_clients_are_compared_on_artemis() {
             skip(tool, "it is not installed, or does not run here");
             continue;
         }
-        // In the first table, the rate comes after the window. In the second table, the median latency comes two
-        // columns later.
+        // A row begins with the tool and its window. Skip the window, because it may be a number. The next column of
+        // the first table is the rate.
         let figures = |line: &str| -> Option<Vec<f64>> {
             let words = line.trim_start().strip_prefix(tool)?.strip_prefix(' ')?.split_whitespace().skip(1);
             Some(words.filter_map(|word| word.replace(',', "").parse().ok()).collect())

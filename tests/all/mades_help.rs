@@ -8,7 +8,7 @@ use std::process::Command;
 const COMMANDS: [&[&str]; 4] = [&["mades"], &["mades-endpoint"], &["bench", "mades"], &["bench", "mades-compare"]];
 const LINES: usize = 40;
 
-/// Returns the output of a command with this option on a terminal with `columns` columns.
+/// Returns the help that a command prints with `option` (`-h` or `--help`) on a terminal with `columns` columns.
 fn help(command: &[&str], option: &str, columns: usize) -> String {
     let ended = Command::new(MAILRUN).args(command).arg(option).env("COLUMNS", columns.to_string()).output().unwrap();
     assert!(ended.status.success(), "{ended:?}");

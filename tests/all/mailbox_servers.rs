@@ -17,7 +17,8 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// Longer than the two minutes for which Dovecot waits for the lock of a process that was killed.
+/// Time to wait for mail after the server was killed. It is longer than the two minutes for which Dovecot waits for the
+/// lock of a killed process.
 const UNTIL_UNLOCKED: Duration = Duration::from_secs(150);
 
 #[test]
@@ -86,8 +87,8 @@ fn is_asked(recipe: &str) {
 }
 
 fn is_changed_by_hand(recipe: &str) {
-    // The sink looks into the mailbox only every 5 s. The test deletes one message as soon as this message arrives.
-    // So the sink almost never sees the message.
+    // The test deletes one message as soon as it arrives. The sink looks into the mailbox only every 5 s, so it almost
+    // never sees this message.
     let bench = Bench::start_as_typed(&[
         "--relay",
         recipe,

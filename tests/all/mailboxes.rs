@@ -33,7 +33,7 @@ fn mail_is_delivered_when_it_can_be_read_in_the_mailbox() {
     let one = fs::read_dir(format!("{inbox}/new")).unwrap().next().unwrap().unwrap().path();
     let text = fs::read_to_string(&one).unwrap();
     assert!(text.lines().any(|line| line.trim_end() == "Auto-Submitted: auto-generated"), "{text}");
-    // A second run skips the mail of the first, and deletes only its own.
+    // A second run must skip the mail of the first run, and delete only its own mail.
     let words = [&server.address(), "--mailbox", &mailbox, "--expunge", "--messages", "20", "--sessions", "2"];
     let record = bench_as_typed(&words).record_of(0);
     assert_eq!((record.ledger.delivered, record.ledger.foreign, record.ledger.corrupt), (Some(20), Some(0), None));

@@ -15,7 +15,7 @@ const SPAN_PROGRAMS: &str = "mailrun curl openssl jq swaks postconf cargo make s
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     Block,
-    /// A span of code in a table, below the heading "type".
+    /// A span of code in the column "type" of a table.
     Row,
     /// A span of code elsewhere.
     Sentence,

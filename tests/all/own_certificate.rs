@@ -79,7 +79,7 @@ fn mades(url: &str, words: &[&str]) -> Ended {
     mailrun(&[&["mades", "--broker", url, "--messages", "5"], words].concat())
 }
 
-/// A relay whose only route leads to this server. `security` has the lines of the route's configuration for TLS.
+/// A relay whose only route leads to `server`. `security` contains the TLS settings of this route.
 fn relay_to(server: &str, security: &str) -> Den {
     Den::new(&format!("{QUICK}[[route]]\nto = \"*\"\nsmtp = \"{server}\"\n{security}"))
 }

@@ -37,7 +37,7 @@ pub(crate) fn wait_within<T>(longest: Duration, what: &str, mut look: impl FnMut
             return seen;
         }
         assert!(began.elapsed() < longest, "waited {longest:?} for {what}");
-        // Look less often as time passes, because a look may start a process or read a large file.
+        // Call `look` less often as time passes, because it may start a process or read a large file.
         thread::sleep((began.elapsed() / 20).clamp(Duration::from_millis(5), Duration::from_millis(100)));
     }
 }
@@ -306,7 +306,7 @@ impl Sink {
     }
 }
 
-/// Counts of all mail, parsed from a sentence in every sink's record.
+/// Counts of all mail that a sink took, parsed from the sentence in its record that begins with "In all".
 pub(crate) fn took(record: &Record) -> Took {
     let sentence = record.verdict.reasons.iter().find(|reason| reason.starts_with("In all ")).unwrap();
     let numbers = numbers(&sentence.replace(',', ""));

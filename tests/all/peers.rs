@@ -122,7 +122,7 @@ fn our_source_sends_to_smtp_sink() {
             let ours = source(&address, &[&words, reuse.as_slice()].concat());
             assert_eq!((ours.ended.code, accepted(&ours.record)), (Some(0), 200), "{mode} {reuse:?}");
             assert_eq!(ours.record.ledger.accepted, Some(400));
-            // smtp-sink rewrites its status line, such as "sess=6 quit=5 mesg=200\r", in place. Read the last one.
+            // smtp-sink overwrites its status line, such as "sess=6 quit=5 mesg=200\r", in place. Read the latest.
             wait_until("smtp-sink to have counted them", || {
                 let last = sink.said().trim_end_matches('\r').rsplit('\r').next().map(numbers)?;
                 (last.get(1..)? == [if reuse.is_some() { 5 } else { 200 }, 200]).then_some(())

@@ -38,8 +38,8 @@ pub(crate) struct Postfix {
     pub(crate) listening: Vec<SocketAddr>,
 }
 
-/// Settings that follow the shared part of main.cf: refusals by name, no delays, and limits high enough for hostile
-/// clients.
+/// Settings that follow the shared part of main.cf: recipients that Postfix refuses by name, no delays, and limits high
+/// enough for hostile clients.
 const MAIN: &str = "
 smtpd_recipient_restrictions = check_recipient_access regexp:DIR/conf/refuse
 smtpd_helo_required = yes

@@ -71,7 +71,7 @@ impl Probe {
         Metrics(samples.collect())
     }
 
-    /// Waits until the metric of each route is at least this.
+    /// Waits until the metric `name` of each route is at least `least`.
     pub(crate) fn await_value(&self, name: &str, routes: &[&str], least: f64) {
         wait_until(&format!("{name} of {routes:?}"), || {
             let metrics = self.metrics();

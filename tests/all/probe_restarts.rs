@@ -109,7 +109,8 @@ fn the_account_is_that_of_the_sinks_after_restarts_of_everything() {
         let arrived = metrics.of("delivered_total", route) + metrics.of("repeated_total", route);
         // The sink may count more arrivals than the probe, because a killed relay may send its last message again after
         // the probe has forgotten the first arrival. The sink may also count fewer arrivals, because a stopped sink may
-        // have stored a message without counting it. It has sent no reply, so the server sends the message again.
+        // have stored a message without counting it. The server got no reply and sends the message again, so the probe
+        // finds two copies, but the sink has counted only one.
         let unknown = keeper.messages() as f64 - arrived;
         println!("{route}: {unknown} arrivals more at the sink, after {} of its restarts", keeper.restarts);
         let allowed = -f64::from(keeper.restarts)..=f64::from(kills);

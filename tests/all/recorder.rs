@@ -28,7 +28,8 @@ enum Act {
     Hold,
 }
 
-/// Scripted replies. Each applies to the `nth` time in the run that a verb is heard, or to every time if `nth` is 0.
+/// Rules that replace the server's usual replies. Each rule applies to the `nth` time that its verb is heard in the
+/// run, or to every time if `nth` is 0.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Script {
     rules: Vec<(&'static str, usize, Act)>,
@@ -40,7 +41,7 @@ impl Script {
         self
     }
 
-    /// `verb` is `banner`, `.` or the first word of a command. The line end is added.
+    /// Adds a rule that sends `reply` and a line end. `verb` is `banner`, `.` or the first word of a command.
     pub(crate) fn say(self, verb: &'static str, nth: usize, reply: &str) -> Self {
         self.say_raw(verb, nth, format!("{reply}\r\n").as_bytes())
     }

@@ -41,7 +41,7 @@ impl Den {
         Self { files }
     }
 
-    /// Writes a configuration with `text`, the defaults, and a route that sends all mail to this server.
+    /// Writes a configuration with `text`, the defaults, and a route that sends all mail to `server`.
     pub(crate) fn to(server: &str, text: &str) -> Self {
         Self::new(&format!("{text}{}", all_to(server)))
     }
@@ -207,7 +207,8 @@ pub(crate) fn http(relay: &Relay, path: &str) -> (u16, String) {
     (response.status().as_u16(), response.body_mut().read_to_string().unwrap())
 }
 
-/// A metric without labels. Asks again if a worker did not answer because it got no processor time.
+/// Returns the value of a metric without labels. Asks again if the relay did not answer, for example because a worker
+/// got no processor time.
 pub(crate) fn metric(relay: &Relay, name: &str) -> u64 {
     let (_, text) = undisturbed(|| http(relay, "/metrics"), |(status, _)| *status == 200);
     let value = |line: &str| line.strip_prefix(&format!("mailrun_relay_{name} ")).map(str::to_owned);
@@ -294,7 +295,8 @@ fn all_listeners_stop_taking_mail_while_deliveries_come_to_their_end() {
     }
     go_on.send(()).unwrap();
     let ended = relay.process.finish();
-    // If the relay closed one listener after the other, it would have given up the delivery by now.
+    // The delivery ended only after both listeners were closed. If the relay waited for deliveries before it closed the
+    // second listener, it would have given up this delivery.
     assert!(ended.code == Some(0) && ended.err.contains("status=delivered"), "{}", ended.err);
 }
 

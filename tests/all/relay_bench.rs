@@ -471,8 +471,8 @@ fn expect_backlog_kept(which: &str, name: &str) -> BacklogRun {
     assert_eq!(fates(&record.ledger), [400, 400, 0, 0, 0]);
     expect_costs(relay(&record));
     let back = record.events.iter().find(|event| event.text == "the next hop listens").unwrap();
-    // Until the next hop is back, the relay delivers nothing, so its queue must hold all accepted messages. A fast host
-    // may need less than a second until then, and `before` is empty.
+    // Until the next hop is back, the relay delivers nothing, so its queue must hold all accepted messages. On a fast
+    // host, the next hop may be back within a second, and `before` is then empty.
     let before = record.series.iter().filter(|row| row.second as f64 + 1.0 <= back.at_s);
     let accepted = before.scan(0, |sum, row| {
         *sum += row.accepted;
@@ -526,7 +526,7 @@ fn fresh_mail_is_measured_while_a_backlog_is_delivered() {
     assert!(accepted > 0 && ended.out.contains(&format!("{accepted} of {accepted} delivered")), "{}", ended.out);
     let rows: Vec<&str> =
         ended.out.lines().skip_while(|line| !line.contains("fresh mail during the delivery")).collect();
-    // The row may lack the rate, and have "–" instead: a fast host delivers the backlog too quickly to give a rate.
+    // The row may have "–" instead of the rate, because a fast host delivers the backlog too quickly to give a rate.
     assert!(rows.iter().any(|row| row.starts_with(" delivered ") && row.matches('–').count() <= 1), "{}", ended.out);
 }
 
@@ -735,7 +735,7 @@ fn a_relay_that_hoards_memory_is_found_out() {
     let Some(command) = faulty_pipe(place.path(), "hoard") else { return };
     let words = ["--relay", &command, "--messages", "1000", "--rate", "500", "--sessions", "4"];
     let (ended, _out) = contest("relay-soak", &words);
-    // There is no third verdict, on the disk, because only our own relay promises how much disk it uses.
+    // There is no third verdict about the disk, because only our own relay promises how much disk space it uses.
     assert_eq!((status(&ended, 1), verdicts(&ended)), (1, vec!["PASS", "FAIL"]), "{ended:?}");
 }
 

@@ -113,8 +113,8 @@ fn output_that_nobody_reads_does_not_keep_the_relay_from_stopping() {
     wait_until("the relay to answer", || {
         run(MAILRUN, &["queue", "stats", "--spool", &den.path("spool")]).code.filter(|code| *code == 0)
     });
-    // The relay writes its progress every second. Wait until it tries to write to the full pipe. It must still notice
-    // the signal.
+    // The relay writes its progress every second. Wait until it tries to write to the full pipe. Even then, it must
+    // notice the signal.
     std::thread::sleep(std::time::Duration::from_secs(2));
     rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::TERM).unwrap();
     let code = wait_until("the relay to end", || child.try_wait().unwrap().map(|status| status.code()));

@@ -704,9 +704,9 @@ fn a_reply_about_the_session_is_followed_by_a_try_in_another() {
     }
 }
 
-/// This next hop is faulty. If the relay has already sent the commands of another message behind a message, the next
-/// hop drops every second such message and sends no reply to it. The relay must not take the reply to the next MAIL for
-/// the missing reply, whether or not replies have enhanced codes.
+/// This next hop is faulty. It drops every second message of a connection without a reply, if the relay has already
+/// sent further commands behind the message. The relay must not take the reply to the next MAIL for the missing reply,
+/// whether or not replies have enhanced codes.
 #[test]
 fn a_next_hop_that_leaves_out_replies_loses_nothing() {
     for has_codes in [true, false] {
@@ -827,8 +827,8 @@ fn restarted(end: fn(Relay)) {
         let delivered = sink.ask("/ledger")[0]["delivered"].as_u64().unwrap_or(0);
         (den, sink, delivered)
     };
-    // The relay must end before it has delivered all mail. Repeat the run if the machine stalled, and the relay has
-    // delivered all mail before its end.
+    // The relay must end before it has delivered all mail. Repeat the run if the machine stalled and the relay
+    // therefore had time to deliver everything.
     let (den, sink, _) = undisturbed(ended, |(.., delivered)| *delivered < 2000);
     let relay = den.open_with(&["--http", "127.0.0.1:0"]);
     // Duplicates are allowed: a killed relay may deliver a message again if it had not yet recorded the delivery.
@@ -986,8 +986,8 @@ impl Waiting {
         relay
     }
 
-    /// Starts the LMTP server, and waits until it has mail for `mailboxes` recipients, and the other next hop for
-    /// `party` recipients. Returns the recipients of both.
+    /// Starts the LMTP server, and waits until it has mail for `mailboxes` recipients and the other next hop has mail
+    /// for `party` recipients. Asserts that the queue is then empty. Returns the recipients of both servers.
     fn delivered(&self, relay: Relay, mailboxes: u64, party: u64) -> [Vec<String>; 2] {
         let sink = Sink::start_at(&self.mailboxes, &["--lmtp", "--dump-file", &self.dump]);
         await_recipients(&sink, mailboxes);

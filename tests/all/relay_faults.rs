@@ -377,7 +377,7 @@ fn a_write_that_fails_is_the_last_thing_that_the_relay_trusts() {
 fn a_disk_that_fails_while_no_mail_comes_is_noticed_all_the_same() {
     let address = format!("127.0.0.1:{}", crate::party::low_port());
     let den = Den::to(&address, &format!("{SMALL}{QUICK}"));
-    // The failing write records a delivery attempt, so no client waits for its reply.
+    // The failing write records a delivery attempt, so no client is waiting for a reply.
     let Some(relay) = failing(&den, "pwritev:error=EIO:when=3+", &[]) else { return };
     // strace counts the calls of each thread separately. Wait until another thread creates the first segment. Otherwise
     // the thread that writes the log might create it, and reach the failing call too early.

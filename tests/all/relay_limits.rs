@@ -30,7 +30,8 @@ fn open(den: &Den) -> Relay {
     den.open_with(&["--http", "127.0.0.1:0"])
 }
 
-/// Connects from this address. Returns the session, or the reply that the relay sent instead of a greeting.
+/// Connects from the address `from` and says EHLO. Returns the session, or the reply that the relay sent instead of a
+/// greeting.
 fn greeted(relay: &Relay, from: [u8; 4]) -> Result<Wire, String> {
     introduce(Wire::connect_from(from, relay.smtp[0]))
 }
@@ -51,7 +52,7 @@ fn begin(wire: &mut Wire, parameters: &str) {
     expect(wire, "DATA", "354");
 }
 
-/// Sends a message of this size. Returns the last reply.
+/// Sends a message of about `bytes` bytes. Returns the reply to it.
 fn bring(wire: &mut Wire, bytes: usize) -> String {
     begin(wire, &format!(" SIZE={bytes}"));
     wire.send("Subject: long\r\n\r\n");
@@ -261,7 +262,7 @@ fn a_session_that_brings_no_message_does_not_last() {
 fn a_message_that_comes_octet_by_octet_does_not_keep_its_session() {
     let den = guarded("limits.idle_timeout = \"4s\"\n");
     let relay = open(&den);
-    // This client sends twice the minimum rate. It begins first, so that it outlasts the others.
+    // This client sends at twice the minimum rate. Its session begins before the slow sessions, and must outlast them.
     let mut steady = greeted(&relay, TRUSTED).unwrap();
     begin(&mut steady, "");
     let starts = ["DATA\r\n", "BDAT 100000\r\n"];
@@ -294,7 +295,7 @@ fn a_message_that_comes_octet_by_octet_does_not_keep_its_session() {
     relay.stop();
 }
 
-/// Logs in with this mechanism. Returns the server's last reply.
+/// Tries to log in with `mechanism`. Returns the server's last reply, which accepts or refuses the login.
 fn log_in(wire: &mut Wire, mechanism: Mechanism, user: &str, password: &str) -> String {
     let credentials = Credentials::new(user, password);
     let mut client = ClientExchange::new(mechanism, &credentials, Some(&[7; 18])).unwrap();
@@ -461,7 +462,7 @@ fn nobody_acts_as_somebody_else() {
     relay.stop();
 }
 
-/// Asserts that RCPT for a foreign domain gets this code. Clients that may relay get 250.
+/// Asserts that RCPT for a foreign domain gets the reply code `code`, which is 250 only for clients that may relay.
 fn relays(wire: &mut Wire, code: &str) {
     expect(wire, "MAIL FROM:<a@b.example>", "250");
     expect(wire, "RCPT TO:<x@elsewhere.example>", code);
@@ -493,7 +494,8 @@ fn only_a_named_client_may_speak_for_others_with_xclient() {
         expect(&mut gateway, "EHLO client.example", "250");
         relays(&mut gateway, code);
     }
-    // If LOGIN is unavailable, the next client must not count as authenticated.
+    // The attribute LOGIN of XCLIENT says as which user the client has logged in. If it is [UNAVAILABLE], the client
+    // must not count as authenticated, although the previous client did.
     expect(&mut gateway, "XCLIENT ADDR=127.0.0.5 LOGIN=[UNAVAILABLE]", "220");
     expect(&mut gateway, "EHLO client.example", "250");
     relays(&mut gateway, "554 5.7.1");
@@ -513,7 +515,8 @@ fn limits_apply_to_the_client_that_xclient_names() {
     let second = named("ADDR=192.0.2.7", "220");
     let mut third = named("ADDR=192.0.2.7", "421 4.7.0 Too many connections from your address");
     assert!(third.reply().is_none(), "the session is over");
-    // When the gateway names its next client, the connection must count for that client only.
+    // A gateway that sends XCLIENT again passes on another client's mail. From then on, the connection must count only
+    // for the new client.
     expect(&mut held, "XCLIENT ADDR=192.0.2.8", "220");
     assert_eq!(metric(&relay, "limited_connections"), 2);
     drop(named("ADDR=192.0.2.7", "220"));

@@ -6,7 +6,7 @@ use crate::secured::Files;
 use mail_parser::{MessageParser, MimeHeaders};
 use std::os::unix::fs::FileExt;
 
-/// A sink that keeps the senders' mail.
+/// A sink that stands for the senders' mail server. It keeps the notices that arrive there.
 struct Home {
     sink: Sink,
     dump: String,
@@ -191,11 +191,12 @@ fn an_original_recipient_in_utf8_is_passed_on_in_the_form_that_the_next_hop_read
     let home = Home::open();
     let place = tempfile::tempdir().unwrap();
     // According to RFC 6533 §3, the relay passes ORCPT on unchanged if the next hop offers SMTPUTF8, and in ASCII
-    // otherwise. Postfix 3.7 sends the form in the last row.
+    // otherwise.
     let smtp_utf8 = "250-SMTPUTF8\r\n250-8BITMIME\r\n";
     for (offer, original, passed) in [
         (smtp_utf8, "utf-8;böb@b.example", "utf-8;böb@b.example"),
         ("", "utf-8;böb@b.example", "utf-8;b\\x{F6}b@b.example"),
+        // Postfix 3.7 sends this form.
         ("", "rfc822;b+C3+B6b@b.example", "rfc822;b+C3+B6b@b.example"),
     ] {
         let script = Script::default().say("EHLO", 0, &format!("250-peer.example\r\n{offer}250 DSN"));

@@ -17,7 +17,7 @@ fn with_users(mode: &str) -> Secured {
     Secured::start_with(files, mode, &["--auth-users", &users, "--auth-required"])
 }
 
-/// Ends the sink. Expects this number of messages and of refused logins, each on its own connection
+/// Ends the sink. It must have counted `messages` messages and `refused` refused logins, each on its own connection
 /// with its own handshake.
 fn has_heard(host: Secured, messages: u64, refused: u64) {
     let theirs = host.sink.stop();
@@ -227,7 +227,7 @@ fn lmtp_clients_hear_an_answer_for_each_recipient() {
     assert_eq!([took.messages, took.recipients, took.connections], [messages, recipients, connections]);
 }
 
-/// Asserts that all messages were accepted, with this number of handshakes.
+/// Asserts that our source counted `messages` accepted messages, `handshakes` TLS handshakes, and no errors.
 fn went_through(ours: &SourceRun, messages: u64, handshakes: u64) {
     let record = &ours.record;
     let counts = (ours.ended.code, accepted(record), handshakes_in_all(record));

@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 
-/// The manager's end of `NOTIFY_SOCKET`.
+/// The service manager's end of the socket `NOTIFY_SOCKET`, to which a service reports its state.
 struct Manager {
     socket: UnixDatagram,
     path: String,
@@ -23,7 +23,7 @@ impl Manager {
         Self { socket, path, heard: Vec::new() }
     }
 
-    /// Waits for a message with this line after the messages heard so far.
+    /// Waits until the relay sends a further message that contains the line `line`.
     fn await_line(&mut self, line: &str) {
         wait_until(&format!("the relay to say {line}"), || {
             let mut bytes = [0; 4096];

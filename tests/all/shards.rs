@@ -500,7 +500,8 @@ fn three_hosts_with_networks_of_their_own_are_one_run() {
         let [sink] = &clock.sinks[..] else { panic!("{clock:?}") };
         assert!(sink.exchanges == 32 && sink.error_ns > 0 && sink.boot != clock.boot, "{clock:?}");
         assert!(sink.difference_ns.unsigned_abs() <= sink.error_ns, "{clock:?}");
-        // On the first two hosts, chrony says that each of the two clocks is wrong by at most 1,000 ns.
+        // For the first two hosts, chrony says that the part's clock and the sink's clock are each wrong by at most
+        // 1,000 ns, which makes 2,000 ns in all.
         assert_eq!(sink.chrony_bound_ns, (host < 2).then_some(2000), "{clock:?}");
     }
     let said = reasons(&whole);

@@ -49,7 +49,7 @@ fn acted(sink: &Sink, rule: &str) -> u64 {
     row["acted"].as_u64().unwrap()
 }
 
-/// A session that has sent these lines.
+/// Opens a session and sends `lines`. The sink must accept each of them.
 fn after(sink: &Sink, lines: &[&str]) -> Wire {
     let mut wire = Wire::greeted(sink.smtp);
     lines.iter().for_each(|line| assert!(wire.say(line).starts_with(['2', '3']), "{line}"));

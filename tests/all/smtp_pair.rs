@@ -23,7 +23,8 @@ pub(crate) enum Who {
     Ours,
 }
 
-/// A running sink, called `smtp-sink` in both cases, in its own world-writable directory.
+/// A running sink: Postfix's smtp-sink, or mailrun called under this name. It runs in its own world-writable directory,
+/// because it may switch to another user.
 pub(crate) struct Running {
     child: Child,
     pub(crate) place: TempDir,
@@ -362,7 +363,7 @@ pub(crate) fn compare(group: &str, cases: Vec<Case>) -> bool {
     all_hold_by(AT_A_TIME, &cases, |case| {
         let (mut theirs, mut ours) = observe_both(case);
         if theirs != ours {
-            // Another process on this machine may have taken the port, so a difference must show twice.
+            // Another process on this machine may have taken the port, so a difference counts only if it shows twice.
             (theirs, ours) = observe_both(case);
         }
         (theirs != ours).then(|| format!("{:?}\noriginal {theirs:#?}\nours {ours:#?}", case.words))

@@ -16,7 +16,7 @@ const MESSAGE: &str = "MAIL FROM:<a>\r\nRCPT TO:<b>\r\nDATA\r\nx\r\n.\r\n";
 /// Limit for the sink's peak memory. The program itself takes 20 MB of it.
 const MEMORY_BYTES: u64 = 60 << 20;
 
-/// Starts a sink. Returns its address as well.
+/// Starts a sink with these options. Returns the sink and its address.
 fn start(who: Who, options: &[&str]) -> (Running, String) {
     let address = format!("127.0.0.1:{}", low_port());
     let words = [user(), options, &[&address, "100"]].concat().into_iter().map(str::to_owned).collect::<Vec<_>>();

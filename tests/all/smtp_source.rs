@@ -36,7 +36,8 @@ enum Order {
 #[derive(Clone, Debug)]
 struct Case {
     words: Vec<String>,
-    /// Target of the program. `{port}` is replaced by the server's port, and `{path}` by the path of its socket.
+    /// Address to which the program sends, as on its command line. `{port}` stands for the port of the test's own
+    /// server, and `{path}` for the path of its socket. With `{none}`, the program gets no address.
     to: String,
     listen: Option<Listen>,
     script: Script,

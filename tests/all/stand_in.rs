@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// Point of the dialogue at which the server acts.
+/// Point of the dialogue at which the server sends a reply or commits a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum At {
     Greeting,
@@ -26,13 +26,14 @@ pub(crate) enum At {
 /// Fault that the server commits instead of sending its usual reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Act {
-    /// Sends this reply and goes on. In the middle of a message, it is the reply to the message.
+    /// Sends this reply, or nothing if the text is empty, and goes on. A reply in the middle of a message is the reply
+    /// to the whole message.
     Say(&'static str),
     Close,
     Reset,
     /// Stops replying, but goes on reading.
     Silence,
-    /// Repeats this until the client is gone.
+    /// Repeats these bytes until the client is gone.
     Flood(&'static [u8]),
 }
 
@@ -43,7 +44,7 @@ pub(crate) struct Moment {
     pub(crate) connection: u64,
     /// Number of times that this connection has been at this point before.
     pub(crate) before: u64,
-    /// The client has already sent more, without waiting for this reply.
+    /// Set if the client has already sent more commands, without waiting for this reply.
     pub(crate) is_ahead: bool,
 }
 
@@ -105,7 +106,7 @@ impl StandIn {
         self.counts.quits.load(Ordering::SeqCst)
     }
 
-    /// Number of lines that were out of place.
+    /// Number of commands that were not allowed at their point of the dialogue (`At::Other`).
     pub(crate) fn strays(&self) -> u64 {
         self.counts.strays.load(Ordering::SeqCst)
     }

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 pub(crate) struct Endpoint {
     process: Process,
-    /// URL of the endpoint's own listener. It has no address if the endpoint's queues are on a broker.
+    /// URL of the endpoint's own AMQP listener. The URL has no address if the endpoint's queues are on a broker,
+    /// because the endpoint then has no listener.
     pub(crate) url: String,
 }
 
@@ -18,7 +19,7 @@ impl Endpoint {
 
     /// Starts an endpoint pair with its own queues, at which only this user may log in.
     pub(crate) fn guarded(user: &str, password: &str) -> Self {
-        // The endpoint reads the file before it is ready, so the file may be deleted then.
+        // The endpoint reads this file before it reports that it is ready, so the file may be deleted afterwards.
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), password).unwrap();
         Self::embedded(&["--user", user, "--password-file", file.path().to_str().unwrap()])

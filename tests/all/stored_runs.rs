@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-/// Directory in which scripts/install-test-peers.sh installs modules of Python.
+/// Directory into which scripts/install-test-peers.sh installs Python modules.
 const PYTHON_MODULES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/peers/python");
 
 fn small_run() -> BenchRun {

@@ -17,8 +17,8 @@ fn rows(ended: &Ended) -> Vec<Vec<String>> {
 fn present() -> (Vec<&'static str>, Vec<&'static str>) {
     let is_there = |name: &&str| name.starts_with("mailrun") || peer(name).is_some();
     let there = |names: [&'static str; 2]| names.into_iter().filter(is_there);
-    // Leave out go-smtp-source, because the scenario may find it where this test does not. `expect_rows` recognizes its
-    // rows by their first cell.
+    // Leave out go-smtp-source, because the scenario may find it in places where this test does not look. `expect_rows`
+    // recognizes its rows by their first cell.
     (there(["smtp-source", "mailrun"]).collect(), there(["smtp-sink", "mailrun"]).collect())
 }
 

@@ -85,7 +85,7 @@ fn read(mut controller: File, heard: &Mutex<Vec<u8>>) {
     }
 }
 
-/// A screen after terminal output, with unlimited history.
+/// Content of a terminal after a program's output, including all lines that have scrolled out of view.
 #[derive(Debug, Default)]
 pub(crate) struct Screen {
     pub(crate) lines: Vec<String>,

@@ -241,6 +241,6 @@ fn freshness_over_smtp_is_seen_by_the_sink() {
     let [hour, short] = &record.thresholds[..] else { panic!("{:?}", record.thresholds) };
     assert!(hour.passed && hour.value == Some(100.0) && hour.windows.len() >= 3, "{hour:?}");
     assert_eq!(hour.windows.iter().map(|window| window.created).sum::<u64>(), 40);
-    // With one message every 100 ms, the newest is rarely younger than 10 ms.
+    // With one message every 100 ms, the newest message is rarely younger than 10 ms.
     assert!(!short.passed && short.value.is_some_and(|value| value < 99.9), "{short:?}");
 }

@@ -134,7 +134,8 @@ fn what_a_trace_cannot_tell_apart_is_refused() {
     }
 }
 
-/// Starts our smtp-sink with these options. Returns its address as well.
+/// Starts mailrun as smtp-sink, with `own` options that Postfix's smtp-sink does not have and with `options`. Returns
+/// the sink and its address.
 fn smtp_sink(own: &[&str], options: &[&str]) -> (Running, String) {
     let address = format!("127.0.0.1:{}", low_port());
     let words = [own, user(), options, &[&address, "100"]].concat();
@@ -195,7 +196,7 @@ fn message(sequence: u64, body: &str) -> String {
     message_of(sequence, body, ClockId::monotonic("elsewhere"), Duration::from_secs(1))
 }
 
-/// A message whose trace states that it was created at this time of this clock.
+/// A message whose trace states that it was created at the time `created` of the clock `clock`.
 fn message_of(sequence: u64, body: &str, clock: ClockId, created: Duration) -> String {
     let checksum = mailrun_measurement::trace::checksum(b".body\r\n");
     let (zero, numbering) = (ZeroPhase::default(), RecipientNumbering::TAG);

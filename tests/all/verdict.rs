@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-/// Runs a bench against a sink, as against a server that the bench has not started.
+/// Runs a bench against a sink that the test has started, as a user runs a bench against their own server.
 fn bench_of(sink: &Sink, words: &[&str]) -> BenchRun {
     let to = sink.address();
     bench(&[&[&to, "--sink", sink.url(), "--sessions", "5"], words].concat())
@@ -210,7 +210,7 @@ fn the_exit_statuses_are_in_one_table_of_the_help_and_of_the_readme() {
     }
 }
 
-/// Asserts that a run is refused before anything is sent.
+/// Asserts that `source` and `bench` end before the load, with a single line on standard error that contains `why`.
 fn refused_before(words: &[&str], why: &str) {
     for command in ["source", "bench"] {
         let ended = mailrun(&[&[command], words].concat());

@@ -22,7 +22,7 @@ impl Wire {
         Self { stream, unread: Vec::new(), was_reset: false }
     }
 
-    /// Connects from this local address.
+    /// Connects to `address` from the local address `from`.
     pub(crate) fn connect_from(from: [u8; 4], address: SocketAddr) -> Self {
         let flags = SocketFlags::CLOEXEC;
         let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None).unwrap();
@@ -42,12 +42,12 @@ impl Wire {
         wire
     }
 
-    /// Sends to a peer that must accept it.
+    /// Sends to a peer that must accept the bytes. Panics if the connection is broken.
     pub(crate) fn send(&mut self, bytes: impl AsRef<[u8]>) {
         self.try_send(bytes).unwrap();
     }
 
-    /// Sends to a peer that may have closed.
+    /// Sends to a peer that may have closed the connection.
     pub(crate) fn try_send(&mut self, bytes: impl AsRef<[u8]>) -> io::Result<()> {
         self.stream.write_all(bytes.as_ref())
     }

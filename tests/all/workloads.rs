@@ -123,7 +123,7 @@ impl Office {
     }
 }
 
-/// Runs the source with these words, and returns the messages that a server sees.
+/// Runs the source with the arguments `words`, and returns the messages that a recording server got.
 fn seen(words: &[&str]) -> Vec<Seen> {
     let office = Office::open();
     let run = source(&office.server.address().to_string(), words);

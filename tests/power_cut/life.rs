@@ -73,7 +73,7 @@ impl Ending {
             // Cut the power only after a time that is long enough for deliveries to be recorded and synced.
             30..32 => Self::Cut { at: u64::MAX, after: NOTES_LIMIT + Duration::from_secs(1) },
             _ => {
-                // Many power cuts shall hit the relay's start, which consists of few operations. So choose the number
+                // Many power cuts should hit the relay's start, which consists of few operations. So choose the number
                 // of the operation on a logarithmic scale: half of the cuts then hit one of the first 24 operations.
                 let at = LAST_OPERATION.powf(chance.random()) as u64;
                 Self::Cut { at, after: Duration::from_secs(1) }

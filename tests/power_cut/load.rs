@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 #[derive(Clone, Debug)]
 pub(crate) struct Answer {
     began: Instant,
-    /// The relay's queue id.
+    /// Queue id that the relay gave the message in its 250.
     id: String,
 }
 
@@ -37,12 +37,12 @@ impl Answers {
         kept.keys().flat_map(|number| (0..message::recipients(*number)).map(|one| (*number, one))).collect()
     }
 
-    /// The relay's queue id of a message.
+    /// The queue id that the relay gave a message in its 250, or `None` if the message got no 250.
     pub(crate) fn id(&self, number: u64) -> Option<String> {
         self.kept.lock().unwrap().get(&number).map(|answer| answer.id.clone())
     }
 
-    /// Number of a message that was begun after this time and got a 250, if there is one.
+    /// Number of any message that was begun after `time` and got a 250. `None` if there is no such message.
     pub(crate) fn begun_after(&self, time: Instant) -> Option<u64> {
         self.kept.lock().unwrap().iter().find(|(_, answer)| answer.began > time).map(|(number, _)| *number)
     }

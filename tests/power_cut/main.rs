@@ -51,7 +51,7 @@ fn is_possible() -> bool {
     }
 }
 
-/// Runs lives of spools until the power has been cut this often in total.
+/// Runs lives of spools until the power has been cut `cuts` times in total, or until a life breaks a promise.
 fn cut(cuts: u64, seed: u64) -> Result<Account, String> {
     let total = Mutex::new(Account::default());
     let failed = Mutex::new(None);
@@ -77,7 +77,7 @@ fn said(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap())
 }
 
-/// Runs lives of spools until the power has been cut this often in total. No mail may be lost, and enough mail must
+/// Runs lives of spools until the power has been cut `cuts` times in total. No mail may be lost, and enough mail must
 /// have been at risk: more than five messages for each cut.
 fn hold(cuts: u64) {
     let seed = said("MAILRUN_CUT_SEED").unwrap_or_else(rand::random);

@@ -13,7 +13,7 @@ pub(crate) type Unit = (u64, u8);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Delivery {
-    /// The relay that delivered the message. It may have ended before the next hop reads the message.
+    /// Number of the relay that delivered the message. This relay may have ended before the next hop read the message.
     pub(crate) relay: usize,
     pub(crate) at: Instant,
 }
@@ -41,7 +41,7 @@ pub(crate) struct StubNextHop {
     shared: Arc<Shared>,
 }
 
-/// The next hop defers one in this many recipients, so that the relay has to retry.
+/// Number of recipients of which the next hop defers one, so that the relay has to retry.
 const PUT_OFF_ONE_IN: u64 = 12;
 
 impl StubNextHop {

@@ -65,7 +65,7 @@ impl Home {
         Self { place, configuration: own + text, started: 0 }
     }
 
-    /// Starts the next relay. Its host name has its number, counted from 0.
+    /// Starts the next relay. Its host name contains its number, counted from 0.
     pub(crate) fn start(&mut self) -> Relay {
         let home = self.place.path().to_owned();
         let named = format!("hostname = {:?}\n{}", name(self.started), self.configuration);
@@ -199,7 +199,8 @@ impl Relay {
 impl Drop for Relay {
     fn drop(&mut self) {
         _ = self.child.kill();
-        // Wait only for a second. The disk is unmounted next, and after a failed test, the relay may not end before.
+        // Wait only for a second. After a failed test, the relay may not end before its disk is unmounted, which
+        // happens next.
         self.wait(Duration::from_secs(1));
     }
 }

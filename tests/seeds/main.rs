@@ -1,11 +1,11 @@
 //! Runs every seed of every fuzz target, and variations of each, as a plain test. A fault that fuzzing once found stays
 //! found, with any compiler.
 //!
-//! The targets are included unchanged. All that they need from libFuzzer is a macro around their code. This file
-//! defines a macro with the same name, which turns the code into a function. There is no test harness, because the
-//! files that targets include have tests of their own, which must not run again. Words on the command line select
-//! targets by parts of their names.
-#![allow(dead_code, unreachable_pub, unused_attributes, unused_imports)] // Elsewhere, each target is a program
+//! This program includes the source files of the fuzz targets unchanged. All that the targets need from libFuzzer is a
+//! macro around their code. This file defines a macro with the same name, which turns the code into a function. The
+//! program does without Rust's test harness, because the files that targets include have tests of their own, which must
+//! not run again. Words on the command line select targets by parts of their names.
+#![allow(dead_code, unreachable_pub, unused_attributes, unused_imports)] // The targets are written as programs
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // The lints exempt only `#[test]` functions
 
 // The fuzz targets import the macro from the crate `libfuzzer_sys`, so give this crate the same name.

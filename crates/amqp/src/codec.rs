@@ -24,7 +24,7 @@ pub enum DecodeError {
         /// Maximum size that the receiver allows, in bytes.
         max_size: usize,
     },
-    /// The value is missing or has the wrong type. The text names the type that was expected.
+    /// The value is missing or has the wrong type. The string says what was expected, such as `a number`.
     #[error("expected {0}")]
     Expected(&'static str),
 }

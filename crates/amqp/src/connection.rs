@@ -28,9 +28,10 @@
 //! | the connection | a close with the error | frames that cannot be decoded, a session that was not begun |
 //!
 //! If we end a link or a session because of an error, the caller gets `Detached` or `Ended` at once, before the peer
-//! has answered. Frames that the peer had already sent for the link or session are dropped. If the peer sends more
-//! transfers than the window allowed, the error spreads: an ended link also ends its session
-//! (`amqp:session:errant-link`), and an ended session also ends the connection.
+//! has answered. Frames that the peer had already sent for the link or session are dropped. Among them may be as many
+//! transfers as the session's window allowed when we ended the link or session. If more transfers arrive, the error
+//! spreads: an ended link also ends its session (`amqp:session:errant-link`), and an ended session also ends the
+//! connection.
 mod client;
 mod error;
 
@@ -78,12 +79,12 @@ const MAX_TAG_BYTES: usize = 32;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SessionId(u16);
 
-/// Something that happened on the connection. `T` is the type of the tokens that the caller passes to `send`.
+/// Event that `next_event` reports to the caller. `T` is the type of the tokens that the caller passes to `send`.
 #[derive(Debug, PartialEq)]
 pub enum ConnectionEvent<T> {
     /// The connection is open, so sessions can be begun.
     Opened,
-    /// A session has ended, after its links were reported as detached.
+    /// A session has ended. Earlier events have already reported each of its links as `Detached`.
     Ended {
         /// The session that has ended, which a client must still release with `end_session`.
         session: SessionId,
@@ -114,11 +115,13 @@ pub enum ConnectionEvent<T> {
         /// Set if the sender has settled the message and expects no answer.
         settled: bool,
     },
-    /// A message that we sent has been settled.
+    /// The delivery of a message that we sent is complete. Either the receiver has answered, or the link's messages
+    /// count as accepted as soon as they are sent.
     Settled {
         /// The token that the caller passed to `send`, by which it recognises the message.
         sent: T,
-        /// Outcome that the receiver reported, for example that it accepted or rejected the message.
+        /// Outcome that the receiver reported, for example that it accepted or rejected the message. If it settled the
+        /// message without an outcome, the message counts as released.
         outcome: DeliveryOutcome,
         /// The peer's reason, if it rejected the message and gave a reason.
         error: Option<Arc<PeerError>>,
@@ -131,7 +134,7 @@ pub enum ConnectionEvent<T> {
         /// The link over which the peer sends no more messages until the caller grants new credit.
         link: LinkId,
     },
-    /// A link has ended. `unsettled` returns the tokens of messages that the peer has not settled.
+    /// A link has ended. For the messages in `unsettled`, the peer has not reported an outcome.
     Detached {
         /// The ended link, which the caller must not use any more.
         link: LinkId,
@@ -144,7 +147,7 @@ pub enum ConnectionEvent<T> {
     },
     /// The connection is closed, either by the peer or because the peer has answered our close.
     Closed {
-        /// The reason that the peer gave for closing the connection.
+        /// The reason that the peer gave for closing the connection, or `None` if it gave no reason.
         error: Option<PeerError>,
     },
 }
@@ -908,7 +911,7 @@ impl<T> AmqpConnection<T> {
         self.link(id).map_or(0, |link| link.credit)
     }
 
-    /// Grants the peer credit for this many messages. The new credit replaces what remains of the old credit.
+    /// Allows the peer to send `credit` messages over the link. This replaces what remains of an earlier credit.
     pub fn grant(&mut self, id: LinkId, credit: u32) {
         let is_client = matches!(self.role, ConnectionRole::Client(_));
         if let Some(link) = self.link(id).filter(|link| link.accepted) {
@@ -918,8 +921,8 @@ impl<T> AmqpConnection<T> {
         }
     }
 
-    /// Settles a received message with this outcome. `write_dispositions` reports the outcome to the peer, in one frame
-    /// with neighbouring deliveries that have the same outcome.
+    /// Sets the final outcome of a received message. `write_dispositions` later reports the outcome to the peer, in one
+    /// frame with neighbouring deliveries that have the same outcome.
     pub fn settle(&mut self, id: LinkId, delivery: u32, outcome: DeliveryOutcome) {
         let is_open = self.is_open();
         let Some(session) = self.sessions.get_mut(&id.channel).filter(|session| is_open && !session.end_sent) else {
@@ -1075,7 +1078,8 @@ impl<T> AmqpConnection<T> {
         let link = handle.and_then(|handle| session.links.get(&handle));
         frame::write(self.output.tail(), Layer::Amqp, channel, |out| {
             out.described_list(0x13, |fields| {
-                // Until the peer answers our begin, we do not know the number of its next transfer.
+                // Until the peer answers our begin, we do not know the number of its next transfer, so leave
+                // `next-incoming-id` null.
                 match session.remote_channel {
                     Some(_) => fields.uint(session.next_incoming_id),
                     None => fields.null(),
@@ -1274,8 +1278,8 @@ impl IncompleteDelivery {
 }
 
 impl<T> Session<T> {
-    /// If the peer has already begun the session, `answered` contains the channel, the next-outgoing-id and the window
-    /// from its begin frame.
+    /// If the peer has begun the session, `answered` contains the channel, the next-outgoing-id and the window from the
+    /// peer's begin frame. If we begin the session, `answered` is `None`.
     fn new(answered: Option<(u16, u32, u32)>) -> Self {
         let (remote_channel, next_incoming_id, remote_incoming_window) =
             answered.map_or((None, 0, 0), |(channel, next, window)| (Some(channel), next, window));
@@ -1668,7 +1672,8 @@ mod tests {
         }
         written_frames(&mut connection);
         for handle in 0..10 {
-            // Each frame has one byte of payload after a longer header. The connection must keep only the payload.
+            // Each frame has one byte of payload after a longer header. The connection must keep only the payload in
+            // memory.
             let frames: Vec<u8> = (0..900).flat_map(|_| transfer(handle, handle, true, b"x")).collect();
             feed(&mut connection, &frames).unwrap();
         }

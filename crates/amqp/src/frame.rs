@@ -57,7 +57,7 @@ pub(crate) fn decode(input: &mut BytesMut, max_size: usize) -> Result<Option<Fra
     Ok(Some(Frame { layer, channel: u16::from_be_bytes([e, f]), body }))
 }
 
-/// Role of one side of a link (AMQP 1.0 §2.8.1).
+/// Tells which side of a link is meant: messages pass only from the sender to the receiver (AMQP 1.0 §2.8.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkRole {
     /// This side sends messages over the link.

@@ -177,7 +177,8 @@ impl FuzzConnection {
         self.connection.incomplete_bytes()
     }
 
-    /// Ends the run and returns its outcome. Messages that are still unsettled count as returned, not as lost.
+    /// Ends the run and returns its outcome. Messages for which no outcome has arrived do not count as lost, because
+    /// the connection can still return their tokens.
     pub fn finish(mut self) -> FuzzOutcome {
         self.connection.write_dispositions();
         let waiting = self.connection.output().remaining();

@@ -3,7 +3,7 @@
 use crate::codec::{DecodeError, Elements, Value};
 use std::fmt;
 
-/// Maximum length of a text that is kept from the peer, in characters. The rest is cut off.
+/// Maximum number of characters that are stored of a text from the peer. The rest is cut off.
 const MAX_TEXT_CHARACTERS: usize = 1000;
 
 /// An error that a peer reports (AMQP 1.0 §2.8.14).
@@ -28,7 +28,7 @@ pub struct RedirectTarget {
     pub network_host: Option<String>,
     /// Port that the client should connect to.
     pub port: Option<u16>,
-    /// Address of the node, if a link is redirected.
+    /// Address of the node to which a link is redirected, or `None` if the peer did not name a node.
     pub address: Option<String>,
 }
 

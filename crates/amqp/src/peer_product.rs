@@ -2,7 +2,7 @@
 //! properties `product` and `version`.
 use crate::codec::{DecodeError, Elements};
 
-/// Maximum length of a text that is kept from the peer, in characters. The rest is cut off.
+/// Maximum number of characters that are stored of a text from the peer. The rest is cut off.
 const MAX_TEXT_CHARACTERS: usize = 100;
 
 /// Software of a peer, as the peer names it in its open. A field is empty if the peer did not send it.

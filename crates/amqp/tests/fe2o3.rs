@@ -149,7 +149,7 @@ fn what_a_client_sends_is_settled_one_way_or_the_other() {
         let mut sent = 0;
         while settled.len() < 9 {
             while sent < 9 && client.connection.may_send(link) {
-                // The third message fits neither into one frame of the peer nor into the buffer of the stream.
+                // The third message is longer than a frame that the peer accepts, and longer than the stream's buffer.
                 let length = if sent == 2 { 1_500_000_u32 } else { 10 };
                 let section = [&[0, 0x53, 0x75, 0xb0][..], &length.to_be_bytes()].concat();
                 client.connection.send_parts(link, &section, Bytes::from(vec![7; length as usize]), sent);

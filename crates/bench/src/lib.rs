@@ -103,8 +103,9 @@ impl BenchOutcome {
 ///
 /// # Errors
 ///
-/// Returns an error if a process does not start, if nothing listens at the target, if the directory cannot be created,
-/// if the user interrupts the run before the load, or if a third signal asks to end without a report.
+/// Returns an error if a process does not start, if nothing listens at the target, or if the directory cannot be
+/// created. Also returns an error if the user interrupts the run before the load, or if a third signal asks to end
+/// without a report.
 pub fn run(options: BenchOptions) -> Result<BenchOutcome> {
     let program = programs::own_program()?;
     run_with(&program, &options)

@@ -222,7 +222,8 @@ pub(super) struct PartyProcess {
     pub(super) name: &'static str,
     command: Vec<String>,
     child: Child,
-    /// This channel is disconnected when the thread that reads the output ends.
+    /// Channel without messages. It is disconnected when the thread that reads the process's output ends, so `reap` can
+    /// wait for that.
     output_end: Receiver<()>,
     stderr: PathBuf,
     scope: ProcessScope,
@@ -687,8 +688,8 @@ mod tests {
 
     #[test]
     fn a_daemon_that_keeps_its_output_open_does_not_hold_up_the_bench() {
-        // The bench kills the process group of this sink, and the daemon must survive. So wait until the daemon has
-        // left the group for a session of its own (field 6 of its stat file).
+        // The bench kills the process group of this sink, but in this test the daemon must survive. So wait until the
+        // daemon has left the group for a session of its own (field 6 of its stat file).
         let script = "setsid sleep 600 & until [ \"$(cut -d' ' -f6 /proc/$!/stat)\" = $! ]; do :; done; echo $!";
         let mut shell = shell(script);
         let status = wait(&mut shell.process);

@@ -39,7 +39,7 @@ impl Placement {
 
     /// Divides the processors of `cores` between the processes. Without a relay, source and sink get half each. With a
     /// relay, which has the most work, source and sink get a quarter each and the relay gets the rest. If there are
-    /// fewer than [`APART_FROM`] processors, every process may use all of them.
+    /// fewer than [`APART_FROM`] processors or [`MIN_CORES`] cores, every process may use all processors.
     fn divide(cores: &[Vec<usize>], relay: RelayPresence) -> Self {
         let count: usize = cores.iter().map(Vec::len).sum();
         if count < APART_FROM || cores.len() < MIN_CORES {

@@ -16,7 +16,7 @@ use std::time::Duration;
 /// Duration of a bench without a relay, if the user gave neither a number of messages nor a duration.
 const DEFAULT_DURATION_S: f64 = 10.0;
 /// Duration of a bench with a relay, if the user gave neither a number of messages nor a duration. It is shorter than
-/// `DEFAULT_DURATION_S`, because the relay may take as long again to forward the mail that it has accepted.
+/// `DEFAULT_DURATION_S`, because after the load, the relay may need the same time to forward the accepted mail.
 const RELAYED_DURATION_S: f64 = 8.0;
 /// Address on which the bench's own sink listens. Because of port 0, the kernel chooses a free port.
 const ANY_PORT: &str = "127.0.0.1:0";

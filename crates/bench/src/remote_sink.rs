@@ -23,8 +23,9 @@ use std::time::{Duration, Instant};
 pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// Interval at which the bench asks the sink for its counts while the load is sent.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
-/// If no message arrives for this long, the bench stops waiting. A working relay pauses for less time between
-/// deliveries. But it waits longer before it retries a message, so the bench reports such a message as missing.
+/// If no message arrives for this long, the bench stops waiting. A working relay makes shorter pauses between
+/// deliveries. But before it retries a deferred message, it waits longer, so the bench reports a deferred message as
+/// missing.
 pub(super) const QUIET_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit for an answer of the sink. The largest answer, a list of messages, has 64 MB and takes 6.4 s at 10 MB/s.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -52,7 +53,7 @@ impl RemoteRunStatus {
     }
 }
 
-/// Watches a remote sink until this value is dropped.
+/// Keeps a watch on a remote sink going. Dropping this value ends the reports that `RemoteSink::watch` sends.
 #[derive(Debug)]
 pub(super) struct SinkWatch {
     _stop: Sender<()>,
@@ -330,8 +331,8 @@ impl SinkClocks {
         let after = self.0.into_iter().map(|(sink, before)| before_and_after(before, sink.clock()));
         let rows: Vec<Option<SinkClockRow>> = after.collect();
         own.sinks = rows.iter().flatten().filter(|sink| sink.boot != own.boot).cloned().collect();
-        // Without a remote sink, this run has no delivery latencies between two hosts. If several hosts share the load,
-        // `mailrun merge` judges their delivery latencies.
+        // Without a remote sink, this run has no delivery latencies between two hosts, so there is nothing to judge
+        // here. If several hosts share the load, `mailrun merge` judges their delivery latencies.
         if remote_sink.is_none() {
             return;
         }

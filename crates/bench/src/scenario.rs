@@ -1,9 +1,9 @@
 //! A scenario is a TOML file that says what a bench of several runs measures, or what load a bench of one run offers.
 //!
-//! A file for several runs has the key `measure`, and may have a `title`. All other keys are names of options: in a
-//! file for several runs, options of that measurement, and in a file for one run, options of the bench. The caller
-//! checks these keys against the options. This module keeps the position of each key and value, so that errors have the
-//! form `FILE:LINE:COLUMN: words`.
+//! A file for several runs has the key `measure`, and may have a `title`. All other keys are names of options. In a
+//! file for several runs they are options of that measurement, and in a file for one run they are options of the bench.
+//! The caller checks these keys against the options. This module keeps the position of each key and value, so that
+//! errors have the form `FILE:LINE:COLUMN: words`.
 use super::toml_file::MAX_BYTES;
 use mailrun_process::toml_file::{ConfigError, unknown_key};
 use std::ops::Range;
@@ -18,8 +18,8 @@ const TABLES: [&str; 4] = ["workload", "matrix", "search", "targets"];
 
 /// Keys of a table `[[stage]]`, which describes one stage of the load.
 const STAGE: [&str; 4] = ["time", "rate", "name", "thresholds"];
-/// Keys with a list of thresholds. A file may use either of the two for the thresholds of the whole load.
-/// `join_thresholds` adds the thresholds of single stages to this list.
+/// The two names of the key that lists the thresholds of the whole load. A file may use only one of these names.
+/// `join_thresholds` adds the thresholds of single stages to the list.
 const THRESHOLDS: [&str; 2] = ["threshold", "thresholds"];
 
 #[derive(Clone, Debug, PartialEq, Eq)]

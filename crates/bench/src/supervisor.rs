@@ -95,7 +95,7 @@ pub(super) struct Supervisor {
     /// CPU time and memory of the relay's earlier processes, if the relay was restarted during the run.
     previous_relay: Option<PartyObservation>,
     load_started_at: Option<LoadStart>,
-    /// Deaths of processes that ended although nobody had asked them to, exited with a failure, or had to be killed.
+    /// Processes that died: they ended without being asked to, exited with a failure, or had to be killed.
     deaths: Vec<(Role, Death)>,
     /// Run records that processes printed on standard output, because they could not write them to their files.
     unwritten: Vec<(Role, Record)>,
@@ -140,7 +140,8 @@ impl Supervisor {
         Ok(Self { parties: vec![process], events, events_tx, ..Self::new(options)? })
     }
 
-    /// Creates a supervisor for a run without a sink. It shows `progress` on `display`.
+    /// Creates a supervisor that has no processes yet and shows `progress` on `display`. It has the settings of a run
+    /// without a relay.
     pub(super) fn showing(progress: LatestProgress, display: ProgressDisplay) -> Result<Self> {
         let (events_tx, events) = channel();
         Ok(Self {
@@ -569,7 +570,7 @@ impl Supervisor {
         }
     }
 
-    /// Returns the user's strongest request to stop so far.
+    /// Returns how urgently the user has asked to stop so far: from not at all to ending without a report.
     pub(super) fn asked(&self) -> StopRequest {
         self.interrupt.requested()
     }

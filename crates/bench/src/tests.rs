@@ -50,8 +50,8 @@ const GOOD_SOURCE: &str = r#"echo '{"event":"progress","elapsed_s":1,"accepted":
 finish
 "#;
 
-/// A relay that does half of its work itself and the other half in a child process that has ended.
-/// It leaves a directory behind as its spool.
+/// A relay that does half of its work itself and the other half in a child process that has ended, because the bench
+/// must count the CPU time of both. It leaves a directory behind as its spool, which the bench must delete.
 const GOOD_RELAY: &str = r#"trap 'exit 0' TERM
 mkdir -p "$here/results/relay.spool"
 i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done
@@ -60,7 +60,8 @@ echo '{"event":"listening","smtp":["127.0.0.1:40002"],"http":null}'
 while :; do sleep 0.2; done
 "#;
 
-/// Sets how many units of a run had this fate. For example, `Fate::Lost` sets the number of lost units.
+/// Sets one of a record's counts of units (messages for one recipient). For example, `Fate::Lost` sets the number of
+/// lost units.
 pub(super) fn set_fate(record: &mut Record, fate: Fate, units: u64) {
     let ledger = &mut record.ledger;
     let field = match fate {
@@ -84,7 +85,7 @@ pub(super) fn set_threshold(record: &mut Record, expression: &str) {
         vec![ThresholdRow { expression: expression.to_owned(), passed: true, ..ThresholdRow::default() }];
 }
 
-/// Options for a run without progress output.
+/// Options for a run with `UNITS` messages and without progress output.
 pub(super) fn options() -> BenchOptions {
     BenchOptions {
         name: "rehearsal".to_owned(),
@@ -261,7 +262,8 @@ fn death(record: &Record, role: Role) -> &Death {
     party.died.as_ref().expect("it died")
 }
 
-/// Asserts that the run failed because this party died in the way `how`, and that this reason comes first.
+/// Asserts that the run failed because this process died in the way `how`, for example by a signal, and that the death
+/// is the first cause of the verdict.
 fn assert_failed_by(record: &Record, role: Role, how: &str) {
     assert_eq!(death(record, role).how, how);
     assert_eq!((record.verdict.outcome, record.verdict.causes[0]), (Some(Outcome::Fail), Cause::Died));
@@ -286,7 +288,8 @@ fn a_sink_that_dies_behind_a_relay_fails_the_run_and_the_sources_figures_stay() 
     // The sink reports an HTTP address, as every sink behind a relay does, but nobody listens there any more.
     let sink = DYING.replace("\"http\":null", "\"http\":\"127.0.0.1:1\"");
     fs::write(fixture.place.path().join("sink.sh"), sink).expect("written");
-    // If a message was refused, the bench does not rely on the sink's count. It asks the sink which messages it has.
+    // Let the server reject one message. The bench then does not rely on the sink's count, but asks the sink which
+    // messages it has.
     let mut source = source_record();
     source.ledger.created = Some(UNITS + 1);
     source.ledger.rejected = Some(1);
@@ -298,7 +301,7 @@ fn a_sink_that_dies_behind_a_relay_fails_the_run_and_the_sources_figures_stay() 
 
 #[test]
 fn a_second_sink_that_is_gone_at_the_end_leaves_the_report() {
-    // The second sink answers only before the load, so its results are missing at the end.
+    // The second sink answers `/status` before the load, but no later request for its results.
     let second = serve(|path| if path == "/status" { (200, b"{}".to_vec()) } else { (500, Vec::new()) });
     let fixture = BenchFixture::new(GOOD_SOURCE, GOOD_SINK, UNITS);
     let options = BenchOptions { out: Some(fixture.results()), bounces_to: Some(second.to_string()), ..options() };
@@ -408,7 +411,8 @@ fn a_relay_that_knows_no_better_end_than_the_signals_has_stopped() {
     assert!(record.verdict.why.ends_with("its last message: disk full."), "{}", record.verdict.why);
 }
 
-/// A relay that appends its process ID to the file `pids`, and exits with status 3 as soon as the file `die` exists.
+/// A relay for several runs. It appends its process ID to the file `pids`, so that a test can count the relays that
+/// were started. It exits with status 3 as soon as the test creates the file `die`.
 const SERIES_RELAY: &str = r#"trap 'exit 0' TERM
 echo $$ >> "$here/pids"
 echo '{"event":"listening","smtp":["127.0.0.1:40002"],"http":null}'

@@ -124,9 +124,9 @@ impl GoalSearch {
         }
     }
 
-    /// Returns the lowest load that the generator could not offer. Returns `None` while the upper bound of the previous
-    /// level is below this load and has not been judged on the current level yet, because the search tries that bound
-    /// first.
+    /// Returns the lowest load that the generator could not offer, if there is one. But if the upper bound of the
+    /// previous level is even lower and still has to be judged on the current level, returns `None`, because the search
+    /// must try that bound first.
     fn ceiling(&self, bounds: LoadBounds, facts: &SearchFacts) -> Option<f64> {
         let is_open = |hint: f64| bounds.upper.is_none() && bounds.lower.is_none_or(|lower| lower < hint);
         facts.ceiling.filter(|ceiling| !self.hint.upper.is_some_and(|hint| hint < *ceiling && is_open(hint)))
@@ -199,7 +199,8 @@ impl GoalSearch {
     }
 
     /// Returns the factor between a load and the next load to try above or below it. The first step is as long as the
-    /// bounds may be apart. To reach a distant bound soon, each further step in that direction is twice as long.
+    /// largest distance of the bounds at which this level ends. To reach a distant bound soon, each further step in
+    /// that direction is twice as long.
     fn step(&self, class: LoadClass, facts: &SearchFacts) -> f64 {
         let level = facts.levels[self.level];
         let count = facts.history.count(self.goal, level, facts.settings.exceed_ratio, class);

@@ -42,7 +42,7 @@ pub struct GoalOutcome {
 pub enum SearchEnding {
     Complete,
     TimeLimit,
-    /// A trial lost or changed mail. This is a fault of the server, which no lower rate excuses.
+    /// Mail was lost or changed in a trial. A server must not do this at any rate, so the search ended.
     MailLost,
     /// Not even the lowest rate could be offered, so at least one goal has no result.
     Void,

@@ -145,7 +145,7 @@ impl CapacitySearch {
             TrialOutcome::Void { spent_s, .. } => *spent_s,
             TrialOutcome::MailLost | TrialOutcome::Stopped => 0.0,
         };
-        // `f64::max` ignores NaN, so a trial of unknown duration counts with its planned length.
+        // If the time that the trial took is unknown (NaN), `f64::max` returns the planned duration.
         self.spent_s += trial.duration_s.max(spent_s).min(self.facts.settings.time_limit_s);
         let met = match (&outcome, trial.load) {
             (TrialOutcome::MailLost, _) => self.end(SearchEnding::MailLost),

@@ -49,11 +49,12 @@ pub enum SearchStart {
     Bisection,
 }
 
-/// A level of precision. A search passes through several levels, from coarse to fine. Coarse levels need few trials,
-/// and their bounds save trials on the finer levels.
+/// A level of precision. A search passes through several levels, from coarse to fine. A coarse level needs only few
+/// trials to find rough bounds of the capacity, and the next level searches between these bounds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SearchLevel {
-    /// When the trials at a load have lasted this many seconds in total, the load counts as good or bad.
+    /// Total duration in seconds of the trials that judge a load on this level. A load counts as good or bad sooner if
+    /// the remaining trials could not change that.
     pub sum_s: f64,
     /// The search on this level ends when the distance of its bounds is at most this share of the upper bound.
     pub width: f64,
@@ -145,8 +146,8 @@ impl SearchSettings {
     }
 
     /// Returns true if trials can last long enough for an overload to make messages later than this limit. If trials of
-    /// the usual length are too short, three longer trials must fit into the time for a load, because with fewer
-    /// trials, a single stall could make the load bad.
+    /// the usual length are too short, three longer trials must fit into the time for a load. With fewer trials, a
+    /// single stall could make the load bad.
     pub fn holds_limit(&self, limit_s: f64) -> bool {
         limit_s * TRIAL_LIMITS <= self.trial_s.max(self.sum_s / MIN_TRIALS)
     }

@@ -41,7 +41,7 @@ pub enum TrialOutcome {
         delivered_per_s: f64,
         spent_s: f64,
     },
-    /// Mail was lost or changed. No rate excuses this, so it ends the search.
+    /// Mail was lost or changed. A server must not do this at any rate, so the search ends.
     MailLost,
     Stopped,
 }

@@ -56,7 +56,8 @@ fn settings() -> impl Strategy<Value = SearchSettings> {
     )
 }
 
-/// Checks everything that must hold for any result.
+/// Checks that the bounds and the trials of a search obey its settings, and that each goal's finding, bounds and
+/// throughput fit together.
 fn check(result: &SearchResult, settings: &SearchSettings) {
     assert!(result.trials.len() as u64 <= settings.max_trials(), "{} trials", result.trials.len());
     assert!(result.spent_s.is_finite());

@@ -147,13 +147,14 @@ impl BufferedRelay {
 #[test]
 fn a_backlog_that_begins_after_ten_seconds_is_seen() {
     for capacity in [200.0, 1_000.0, 20_000.0] {
-        // If the rate exceeds the capacity by 10 %, the buffers are full after ten seconds. They stay full because mail
-        // keeps coming.
+        // If the rate exceeds the capacity by 10 %, the buffers are full after ten seconds. The relay keeps its mail
+        // from one trial to the next, so the buffers may be full when a trial begins.
         let mut relay = BufferedRelay { capacity, hidden: capacity, held: 0.0 };
         let result = search(&SearchSettings::default(), &[0.0], |trial| relay.serve(trial));
         let rate = result.capacity_per_s().unwrap();
         assert!((rate / capacity - 1.0).abs() <= 0.05, "{capacity}: {rate} {result:?}");
-        // If the relay empties its buffers between trials, each trial must last longer than the buffers take to fill.
+        // This time, the buffers are empty at the start of each trial, so each trial must last longer than the buffers
+        // take to fill.
         let settings = SearchSettings { trial_s: 20.0, sum_s: 60.0, ..SearchSettings::default() };
         let result = search(&settings, &[0.0], |trial| {
             BufferedRelay { capacity, hidden: capacity * 0.1, held: 0.0 }.serve(trial)

@@ -9,8 +9,8 @@ const BLOCK: usize = 2;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RoundTurning {
     /// Each block has two rounds, the second in the reverse order of the first, so that a host that becomes slower or
-    /// faster favours nobody. For example, two contestants run ABBA BAAB …. The first block warms up the host and does
-    /// not count.
+    /// faster favours nobody. For example, two contestants run ABBA BAAB …. With three or more contestants, the first
+    /// round of each block has a random order. The first block warms up the host and does not count.
     Blocks { seed: u64 },
     /// The list of contestants consists of groups of `size` neighbours, which are compared with each other. Every
     /// second round runs each group in reverse order.

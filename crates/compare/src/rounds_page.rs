@@ -18,8 +18,8 @@ const METHOD: [&str; 4] = [
 ];
 
 impl RoundComparison {
-    /// Returns the comparison as a page. If `limit` is set, the page has a verdict. `limit` is the value of
-    /// `--fail-on-regression`.
+    /// Returns the comparison as a page. With a `limit`, which is the value of `--fail-on-regression`, the page also
+    /// says whether a figure is worse by at least this share.
     pub fn page(&self, limit: Option<f64>) -> ComparisonPage {
         let names = std::iter::once(&self.reference).chain(self.comparisons.iter().map(|one| &one.contestant));
         let figures = self.comparisons.iter().enumerate().flat_map(|(place, one)| {
@@ -142,7 +142,8 @@ impl RoundComparison {
         lines.iter().map(|line| plain(line)).collect()
     }
 
-    /// Returns the medians of each contestant if there is no comparison, for example because only one has runs.
+    /// Returns the medians of each contestant if there is no comparison, for example because only one contestant has
+    /// runs.
     fn results_alone(&self) -> Vec<String> {
         let mut lines = Vec::new();
         for contestant in self.contestants.iter().filter(|_| self.comparisons.is_empty()) {

@@ -35,9 +35,9 @@ pub fn difference(left: &Record, right: &Record) -> Option<(&'static str, String
 /// Returns facts about a run's load and host, such as message size and processor. Runs are compared only if all these
 /// facts are the same, because other loads or hosts give other figures.
 pub(super) fn traits(record: &Record) -> Vec<RunTrait> {
-    // Name every field instead of using `..`, so that this code does not compile if somebody adds a field. This person
-    // must then decide whether the field has to be the same in all runs. The fields that are ignored here do not change
-    // the work that a message causes.
+    // Name every field instead of using `..`, so that this code does not compile if somebody adds a field. Whoever adds
+    // a field must decide whether it has to be the same in all runs. The fields that are ignored here do not change the
+    // work that a message causes.
     let Workload {
         messages: _,
         duration_limit_s: _,
@@ -165,7 +165,7 @@ pub fn defect(record: &Record) -> Option<String> {
     behind.or_else(|| (!record.verdict.valid).then(|| format!("INVALID: {}", record.verdict.why)))
 }
 
-/// Says why a load ended before its planned end. Returns `None` if it did not.
+/// Says why a load ended before its planned end. Returns `None` if the load was complete.
 fn early_end(ending: Ending) -> Option<&'static str> {
     match ending {
         Ending::Complete => None,
@@ -264,9 +264,9 @@ pub(super) fn failures(record: &Record) -> Vec<(Cause, String)> {
     failures
 }
 
-/// Returns the figures of a run that are compared: the rate and the latency percentiles of the last stage that messages
-/// reached, the 99th percentile of the time until messages were accepted, and the processor time of each party per
-/// message.
+/// Returns the figures of a run that are compared. For the last stage that messages reached, these are the rate and the
+/// latency percentiles. Further figures are the 99th percentile of the time until messages were accepted, and the
+/// processor time per message of each process, such as the source or the relay.
 pub fn figures(record: &Record) -> Vec<RunFigure> {
     let mut figures = Vec::new();
     let mut add = |name: String, gain: Gain, value: f64| {

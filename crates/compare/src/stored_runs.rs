@@ -61,7 +61,7 @@ pub struct StoredComparison {
     pub unsound_runs: usize,
     /// A line for each judged run that failed for a cause that no reference run has, such as a missed threshold.
     pub failed_runs: Vec<String>,
-    /// A line for each side that has failed runs. It says how many runs failed, and why the first of them did.
+    /// A line for each side that has failed runs. It says how many runs failed, and why the first of them failed.
     #[serde(skip)]
     pub fail_remarks: Vec<String>,
     /// Names of figures that cannot be compared, because in some runs they are missing, 0 or infinite. A ratio to such
@@ -173,7 +173,7 @@ fn failed_runs(chosen: &ComparableRuns<'_>) -> Vec<String> {
     chosen.runs.iter().filter_map(line).collect()
 }
 
-/// Says how many runs of a side ended with FAIL, and why the first of them did. Returns `None` if no run did.
+/// Says how many runs of a side ended with FAIL, and why the first of them failed. Returns `None` if no run failed.
 fn fail_remark(side: &str, runs: &[&NamedRun]) -> Option<String> {
     let failed: Vec<_> = runs.iter().filter(|run| run.1.verdict.outcome == Some(Outcome::Fail)).collect();
     let (name, record) = failed.first()?;
@@ -483,7 +483,8 @@ mod tests {
         }
     }
 
-    /// Runs that differ only in the number of messages, the seed or the addresses can be compared.
+    /// Runs can be compared if their loads differ only in the number of messages, the duration, the seed or the
+    /// addresses. If a run differs in anything else, it is refused with a line that names the difference.
     #[test]
     fn each_part_of_the_load_must_be_the_same() {
         let varied = || Some(Varied { expression: "1..5".to_owned(), least: 1.0, mean: 3.0, most: 5.0 });

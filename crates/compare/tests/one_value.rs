@@ -12,8 +12,8 @@ use proptest::prelude::*;
 struct Figure {
     /// Name of the figure in a threshold, for example `p50`.
     metric: &'static str,
-    /// Name of the figure in a comparison, for example ` p50, ms`. There, the name of the stage comes before it. `None`
-    /// if comparisons leave the figure out.
+    /// Text by which a comparison names the figure after the name of the stage, for example ` p50, ms`. `None` if
+    /// comparisons leave the figure out.
     compared: Option<&'static str>,
     set: fn(&mut StageRow, f64),
 }
@@ -34,8 +34,8 @@ const FIGURES: [Figure; 9] = [
     Figure { metric: "max", compared: None, set: |row, value| times(row).max = value },
 ];
 
-/// Returns the output formats that must show a certain figure of the last stage. `metric` is the name of the figure in
-/// a threshold.
+/// Returns the output formats that must show a figure of the last stage. `metric` is the name of this figure in a
+/// threshold, for example `p50`.
 fn shown_in(metric: &str) -> Vec<&'static str> {
     let all = ["text", "md", "html", "json", "csv:stages", "csv:thresholds", "prometheus", "openmetrics", "junit"];
     let more: &[&str] = match metric {
@@ -78,7 +78,7 @@ fn without_tags(page: &str) -> String {
 }
 
 /// Returns the template without the lines that show times computed from the rate, such as the time for 10,000 messages.
-/// Their numbers change with the rate, but they are not the rate itself.
+/// The numbers in these lines change with the rate, but do not show the rate itself.
 fn without_times_from_the_rate(template: &str) -> String {
     template.lines().filter(|line| !line.contains("computed from the rate")).collect::<Vec<_>>().join("\n")
 }
@@ -109,8 +109,8 @@ fn are_one(left: &str, right: &str) -> bool {
         || value(right).is_ok_and(|value| shows(left, &[value]))
 }
 
-/// Returns a copy of `base` in which `figure` of the stage at index `place` has this value. The copy also has a
-/// threshold that the value misses, so that the text about the missed threshold must show the value, too.
+/// Returns a copy of the record `base` in which the stage at index `place` has `value` as its `figure`. The copy also
+/// has a threshold that `value` misses, so that the text about the missed threshold must show the value, too.
 fn with(base: &Record, place: usize, figure: &Figure, value: f64) -> Record {
     let mut record = base.clone();
     let row = &mut record.stages[place];

@@ -42,8 +42,8 @@ proptest! {
         prop_assert!(forth.verdict == expected || differs);
     }
 
-    /// A different unit must not change the ratio of the values. If lower values count as better instead of higher
-    /// ones, a better result must become a worse one.
+    /// A different unit must not change the ratio of the values. If lower instead of higher values count as better, the
+    /// verdict "better" must become "worse".
     #[test]
     fn a_unit_changes_nothing(pairs in prop::collection::vec((0.1..1e3_f64, 0.1..1e3_f64), 20..40)) {
         let plain = paired(&pairs, Gain::Higher);

@@ -1,5 +1,5 @@
 //! Simulates comparisons with fixed seeds, to measure how often a comparison calls two equal programs different (a
-//! false alarm), and how often it finds a real difference. The noise is drawn from a normal distribution, or from 280
+//! false alarm), and how often it finds a real difference. The noise is drawn from a normal distribution, or from 200
 //! measured runs of one program.
 use mailrun_compare::{
     CompareSettings, ComparedMetric, Gain, LookPlan, MetricFinding, MetricVerdict, RoundRatios, RunValues,
@@ -21,7 +21,7 @@ fn comparisons() -> u64 {
 
 type RunFigures = [f64; METRICS.len()];
 
-/// Returns the measured runs in chronological order.
+/// Reads the figures of 200 runs of one program with 10,000 messages each, in the order in which they were measured.
 fn real_runs() -> Vec<RunFigures> {
     let data: Value = serde_json::from_str(include_str!("data/aa-noise.json")).expect("it is JSON");
     let rows = data["runs_of_10000"].as_array().expect("it has runs");
@@ -191,7 +191,8 @@ fn undecided_differences_are_decided_by_the_rounds_that_are_asked_for() {
         let later = Simulation { rounds: 20 + more_rounds.min(400), ..first };
         let is_decided = !matches!(later.of_neighbours(&runs)[0].verdict, MetricVerdict::Undecided { .. });
         all.push(is_decided);
-        // If the metric's own interval excludes 1, it is undecided only because all metrics are tested together.
+        // If the metric's own interval excludes 1, the metric is undecided only because all metrics are tested
+        // together.
         if finding.interval.is_some_and(|(_, upper)| upper < 1.0) {
             alone.push(is_decided);
         }

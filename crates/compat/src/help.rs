@@ -1,6 +1,6 @@
-//! The `--help` texts: mailrun's own options, the options of the imitated program with a line each, and examples. `-h`
-//! does not print them, because it has the same meaning as in the imitated program: smtp-sink sets its host name, the
-//! two Go programs print their own usage, and smtp-source does not know `-h`.
+//! The `--help` texts: mailrun's own options, one line for each option of the imitated program, and examples. `-h` does
+//! not print these texts, because it has the same meaning as in the imitated program. In smtp-sink, it sets the host
+//! name. The two Go programs print their own usage, and smtp-source does not know `-h`.
 use std::io::{self, Write};
 
 pub(super) fn is_requested(words: &[String]) -> bool {

@@ -87,8 +87,8 @@ fn split_bracketed(bracketed: &str) -> Result<(&str, &str), &'static str> {
     Ok((host, service))
 }
 
-/// Returns the first address of the host that belongs to `family`. The order and the error texts are those of
-/// getaddrinfo(3).
+/// Returns the first address of the host that belongs to `family`. The addresses have the order of getaddrinfo(3), and
+/// the errors have its texts.
 fn look_up(host: Option<&str>, service: &str, family: Family) -> Result<SocketAddr, String> {
     let port = port_of(service).ok_or("Servname not supported for ai_socktype")?;
     let Some(host) = host else {

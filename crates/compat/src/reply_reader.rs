@@ -9,7 +9,7 @@ pub(crate) struct ReplyTooLong;
 
 #[derive(Debug, Default)]
 pub(crate) struct ReplyReader {
-    /// Bytes of a reply whose last line is still incomplete or has not arrived.
+    /// Bytes that have arrived of a reply that is not complete yet.
     partial: Vec<u8>,
     /// Position in `partial` at which the second line starts, or 0 if the first line is still incomplete. `open_line`
     /// is the position at which the incomplete last line starts.

@@ -10,7 +10,8 @@ use std::time::Duration;
 /// Line feed at the end of a header, and the empty line that separates the headers from the body.
 const EMPTY_LINE: &[u8] = b"\n\r\n";
 
-/// The trace header line, which is built once for a run. Only the number and the time are filled in for each message.
+/// The trace header line, which is built once for a run. For each message, only its number and the time at which a
+/// session took it up are filled in.
 #[derive(Debug)]
 pub(super) struct TraceHeaderWriter {
     line: [u8; Trace::HEADER_BYTES],

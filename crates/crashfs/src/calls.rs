@@ -124,7 +124,7 @@ impl LoggedCall {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Loss {
-    /// The recorded calls would have exceeded the log's limit of memory.
+    /// The recorded calls would have needed more memory than the log may use.
     TooLong,
     /// A test flipped a bit on the disk. No variant of [`Call`] describes this, so a replay could not repeat it.
     FlippedBit,
@@ -139,7 +139,7 @@ impl fmt::Display for Loss {
     }
 }
 
-/// All logged calls on the disk so far. If the log has discarded them, `lost` is the reason.
+/// All calls to the simulated disk that were logged so far. If the log has discarded them, `lost` is the reason.
 #[derive(Clone, Debug)]
 pub struct CallLog {
     calls: Vec<LoggedCall>,

@@ -30,7 +30,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// FUSE reserves this inode number for the directory at the mount point.
 pub const ROOT: Inode = 1;
 
-/// Size of a sector in bytes. After a power cut, a sector that held data has one complete version of its content.
+/// Size of a sector in bytes. After a power cut, a sector that held data before contains one of its versions whole, and
+/// not parts of two versions.
 pub const SECTOR: usize = 512;
 
 /// Age at which unsynced data counts as durable, because the kernel has written it by then.
@@ -253,7 +254,7 @@ impl File {
     }
 
     /// Makes the unsynced data durable if the oldest of it has reached the age `WRITEBACK`. If no unsynced data
-    /// remains, the age of the data that is written next is counted from `now`.
+    /// remains, `now` counts as the time at which the next data is written.
     fn write_back(&mut self, now: SystemTime) {
         let has_waited = |since: SystemTime| now.duration_since(since).is_ok_and(|age| age >= WRITEBACK);
         if self.dirty_since.is_some_and(has_waited) {
@@ -727,7 +728,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Cuts a file to this length, or extends it with zeros.
+    /// Sets the length of a file in bytes. Cuts off the rest of a longer file, and extends a shorter file with zeros.
     pub fn set_length(&mut self, inode: Inode, bytes: u64) -> Result<(), Errno> {
         self.check_room(inode, bytes)?;
         self.write_back(inode)?;
@@ -737,7 +738,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Extends a file to at least this length. A longer file stays as it is.
+    /// Extends a file with zeros until it has `bytes` bytes. A longer file keeps its content.
     pub fn allocate(&mut self, inode: Inode, bytes: u64) -> Result<(), Errno> {
         let longest = self.attributes(inode)?.bytes.max(bytes);
         self.set_length(inode, longest)
@@ -781,8 +782,8 @@ impl FileSystem {
     /// power cut.
     fn make_own_names_durable(&mut self, inode: Inode) {
         let mut own = BTreeSet::from([inode]);
-        // Go backwards, because a directory is created before its files. The loop then adds the directory to `own`
-        // before it reaches the directory's creation.
+        // Go from the newest change to the oldest. A directory is created before the files in it, so the loop has
+        // already added the directory to `own` when it reaches the directory's creation.
         for (change, _) in self.changes.iter().rev() {
             if own.contains(&change.inode()) {
                 own.extend(change.directories());
@@ -933,7 +934,7 @@ impl FileSystem {
     }
 
     /// Chooses at random which of the unsynced changes survive if the power is cut now. The power cut discards all
-    /// others.
+    /// other unsynced changes.
     fn choose_survivors(&self, rng: &mut StdRng) -> Survivors {
         let all = self.changes.len();
         let survival = if self.profile == Profile::Strict { rng.random_range(0..4) } else { 2 };
@@ -997,7 +998,8 @@ impl FileSystem {
         }
     }
 
-    /// Flips a random bit of the byte at offset `at` of a file. A power cut does not undo this.
+    /// Flips a random bit of the byte at offset `at` of a file, both in the content that processes see and on the
+    /// media. The bit therefore stays flipped after a power cut.
     pub fn flip_bit(&mut self, inode: Inode, at: u64, rng: &mut StdRng) -> Result<(), Errno> {
         self.give_up_log(Loss::FlippedBit);
         let bit = 1 << (rng.next_u32() % 8);

@@ -63,8 +63,8 @@ pub enum Fault {
     AnyWrite(Errno),
     /// A sync of any file, or a write with `O_DSYNC`, fails once. Some of the file's pages are never written.
     AnySync(Errno),
-    /// The creation of a file fails, or an allocation, write or sync of a file that is not a spool segment in use, such
-    /// as a segment that is still being created.
+    /// The creation of a file fails, or an allocation, a write or a sync of an existing file fails. Spool segments in
+    /// use are not affected, but segments that are still being created are.
     Making(Errno),
     Read(Errno),
 }
@@ -89,8 +89,8 @@ pub struct Hit {
     pub at: Instant,
 }
 
-/// Power cut and fault to inject while processes use the disk. Both are optional. Each of them occurs at the operation
-/// with a certain number, but the two numbers do not count the same operations.
+/// Power cut and fault to inject while processes use the disk. Both are optional. Each has the number of the operation
+/// at which it occurs, but the two numbers do not count the same operations.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Plan {
     /// Number of the operation at which the power is cut. The count starts at 1, and includes only changes and syncs.
@@ -243,7 +243,7 @@ impl Disk {
         &self.path
     }
 
-    /// Replaces the planned cut and fault, forgets the last fault, and counts operations from 0 again.
+    /// Replaces the planned power cut and fault, forgets the last fault, and begins to count operations again.
     pub fn plan(&self, plan: Plan) {
         let mut state = self.shared.lock();
         state.plan = plan;
@@ -863,7 +863,7 @@ impl Filesystem for Served {
     }
 }
 
-/// Returns the reason why no file system can be mounted here, if there is one.
+/// Returns the reason why this process cannot mount a file system, or `None` if it can.
 pub fn obstacle() -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("mounting a file system needs root".to_owned());
@@ -874,7 +874,7 @@ pub fn obstacle() -> Option<String> {
     Disk::mount(1 << 20, ROOT).err().map(|error| format!("no file system can be mounted: {error}"))
 }
 
-/// Returns the reason why [`Disk::heed_sync_calls`] cannot work here, if there is one.
+/// Returns the reason why [`Disk::heed_sync_calls`] cannot work on this host, or `None` if it can.
 pub fn sync_calls_obstacle() -> Option<String> {
     let error = SyncCalls::watch().err()?;
     Some(format!(

@@ -124,8 +124,8 @@ impl StoredCalls {
         }
     }
 
-    /// Repeats the calls of the log on a new file system. Before each call and at the end, calls `look` with this file
-    /// system, and stops if `look` returns false.
+    /// Repeats the logged calls on a new file system. Before each of these calls and at the end, passes the file system
+    /// to `look`, and stops if `look` returns false.
     ///
     /// # Errors
     ///

@@ -110,7 +110,7 @@ impl SyncCalls {
     }
 
     /// Returns true if a sync(2) or syncfs(2) has returned since the last call of this function. Also returns true if
-    /// the kernel lost trace records, because one of them may have been such a call.
+    /// the kernel lost trace records, because a lost record may have been of such a call.
     pub(crate) fn take(&mut self) -> bool {
         let mut text = String::new();
         let mut buffer = [0; 4096];

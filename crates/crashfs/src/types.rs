@@ -103,7 +103,8 @@ pub struct SurvivingData {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SurvivingSector {
     pub(crate) number: usize,
-    /// Index of this content among all contents that the sector has had since the last sync, oldest first.
+    /// Index of the content that reached the media, in the list of all contents that the sector has had since the last
+    /// sync, oldest first.
     pub(crate) version: usize,
     /// If a torn write left zeros at the sector's end, the offset at which they begin. `None` for a whole sector.
     pub(crate) torn_at: Option<usize>,

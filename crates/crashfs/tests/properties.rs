@@ -1,5 +1,5 @@
-//! After any operations and a power cut, synced data must be there, and unsynced data must be either the old data or
-//! data that was written.
+//! Whatever operations come before a power cut, synced data must survive it. In the place of unsynced data, there must
+//! be either the old data or data that was written.
 #![allow(clippy::unwrap_used)] // The lint exempts `#[test]` functions but not the functions that they call
 
 use mailrun_crashfs::{FileSystem, Inode, Profile, ROOT, SECTOR};

@@ -19,7 +19,7 @@ use std::process::{Command, Stdio};
 /// Number of power cuts of the model. Each has a different seed, and leaves one of the states that the model allows.
 const CUTS: u64 = 2000;
 
-/// Environment variable that is set in the process with a mount namespace of its own. The test needs such a namespace
+/// Environment variable that is set if the test runs in a mount namespace of its own. The test needs such a namespace
 /// because other programs would otherwise see its mounts. If a program, such as a server of an audit, started in a new
 /// namespace during the test, it would keep a copy of these mounts. The image would then stay mounted after the test
 /// has unmounted it, and a copy of the image cannot be mounted at the same time as the image.
@@ -28,10 +28,10 @@ const OWN_MOUNTS: &str = "MAILRUN_OWN_MOUNTS";
 /// A call on the file system. For a call on a file, the test opens the file before the call and closes it afterwards.
 #[derive(Clone, Copy, Debug)]
 enum Call {
-    /// The creation of an empty file.
+    /// Creates an empty file.
     Create(&'static str),
     MakeDirectory(&'static str),
-    /// A write to a path, with the offset, the number of bytes, and the value of every byte.
+    /// Writes to the file at a path. The numbers are the offset, the number of bytes, and the value of every byte.
     Write(&'static str, u64, usize, u8),
     Truncate(&'static str),
     Sync(&'static str),
@@ -193,8 +193,8 @@ fn in_short(state: &State) -> String {
     state.iter().map(|(name, of)| format!("{name}: {}", content(of))).collect::<Vec<_>>().join("; ")
 }
 
-/// Returns the states in which the model can be if the power is cut after these calls, and the state without a power
-/// cut, in which nothing is missing.
+/// Returns the states in which the model can be if the power is cut after `calls`, and the state without a power cut,
+/// in which nothing is missing.
 fn states_left(profile: Profile, calls: &[Call]) -> (BTreeSet<State>, State) {
     let model = || {
         let mut model = Model(FileSystem::new(1 << 24));

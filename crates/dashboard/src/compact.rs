@@ -7,7 +7,8 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
-/// Draws the figures below the progress, the most important ones first, because a small terminal may cut off the rest.
+/// Draws the dashboard of a small terminal: the progress, and below it lines with the figures of the run. The most
+/// important figures come first, because the last lines may not fit.
 pub(crate) fn draw(dashboard: &Dashboard, area: Rect, buffer: &mut Buffer) {
     if area.is_empty() {
         return;

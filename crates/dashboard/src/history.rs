@@ -53,8 +53,8 @@ impl History {
         self.bin_s *= 2.0;
     }
 
-    /// Returns the values of the first `span_s` seconds, averaged over `columns` columns. Columns in the future are
-    /// `None`. A column without a value repeats the value of the previous column.
+    /// Divides the first `span_s` seconds into `columns` columns of equal length, and returns the mean value of each
+    /// column. Columns in the future are `None`. A column without a value repeats the mean of the previous column.
     pub(crate) fn columns(&self, span_s: f64, columns: usize) -> Vec<Option<f64>> {
         let column_s = span_s / columns.max(1) as f64;
         let mut before = None;

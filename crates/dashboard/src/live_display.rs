@@ -32,9 +32,9 @@ impl LiveDisplay {
         }
     }
 
-    /// Shows a line, unless the previous line was shown only a moment ago. Callers can therefore call this as often as
-    /// they like. While a dashboard is visible, no line is shown, but if the line says what the run waits for, the
-    /// dashboard shows this text.
+    /// Shows a progress line, unless the previous line was shown only a moment ago. Callers can therefore call this as
+    /// often as they like. While a dashboard is visible, no line is shown. If the line says what the run waits for, the
+    /// dashboard then shows this text.
     pub fn show(&mut self, line: impl FnOnce() -> LiveLine) {
         match &mut self.dashboard {
             Some(dashboard) if dashboard.is_shown() => {
@@ -46,13 +46,13 @@ impl LiveDisplay {
         }
     }
 
-    /// Removes the line from the terminal, so that another line can be written there. A dashboard stays, because it is
-    /// on the alternate screen.
+    /// Removes the progress line from the terminal, so that another line can be written there. A dashboard stays,
+    /// because it is on the alternate screen.
     pub fn make_room(&mut self) {
         self.line.clear();
     }
 
-    /// Removes the line or the dashboard and restores the terminal.
+    /// Removes the progress line, and closes the dashboard for the rest of the run.
     pub fn clear(&mut self) {
         self.line.clear();
         if let Some(dashboard) = &mut self.dashboard {

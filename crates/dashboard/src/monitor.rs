@@ -24,7 +24,8 @@ const ABORT_DELAY: Duration = Duration::from_secs(1);
 
 /// A run whose counts the monitor collects and reports four times per second.
 pub trait MonitoredRun {
-    /// Returns the count of messages from which the rate in the progress line is computed.
+    /// Returns the count of messages from which the rate in the progress line is computed: the accepted messages of a
+    /// source, or the delivered messages of a sink or a MADES bench.
     const DONE: fn(&LiveProgress) -> u64;
     const LINE: fn(&LiveProgress, f64) -> LiveLine;
 
@@ -47,7 +48,7 @@ pub trait MonitoredRun {
     }
 }
 
-/// A run that offers load. The monitor can stop such a run early, for example if a threshold is missed.
+/// A run that creates messages. The monitor can stop such a run early, for example if a threshold is missed.
 pub trait MonitoredLoad: MonitoredRun {
     /// Stops creating messages. The monitor may call this several times.
     fn stop(&mut self, now: Duration);
@@ -78,8 +79,9 @@ pub struct LoadHost {
 
 impl LoadHost {
     /// Begins to measure how busy the host is. Other processes are watched only if the run has a rate or a threshold,
-    /// because only then can they influence whether the run passes. `servers` are the servers that the mail passes. If
-    /// another process already watches the host, the caller passes an empty list to prevent a second watch.
+    /// because only then can they influence whether the run passes. `servers` are the addresses of the servers through
+    /// which the mail passes. If another process already watches the host, the caller passes an empty list to prevent a
+    /// second watch.
     pub fn observe(has_rate: bool, thresholds: &[&[Threshold]], servers: &[String]) -> Self {
         let is_judged = has_rate || thresholds.iter().any(|list| !list.is_empty());
         let is_watched = is_judged && !servers.is_empty();

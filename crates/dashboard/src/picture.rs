@@ -28,7 +28,7 @@ pub(crate) fn svg(buffer: &Buffer, title: &str) -> String {
     picture + "</g>\n</svg>\n"
 }
 
-/// Draws a row of cells, with one element for neighbouring cells of the same style, so that the file stays small.
+/// Draws a row of cells. Neighbouring cells of the same style share one SVG element, so that the file stays small.
 fn draw_row(cells: &[Cell], y: usize, picture: &mut String) {
     let mut column = 0;
     while column < cells.len() {

@@ -1,8 +1,9 @@
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RunSnapshot {
-    /// The command, such as `bench`. In a series of runs, the name of the current run follows, as in `bench · relay`.
+    /// What runs, for the title of the dashboard: the command and the name that the user gave to the run, if any, such
+    /// as `bench · relay`. In a series of runs, the current run, such as `run 3 of 16: postfix`.
     pub title: String,
-    /// The server and the load in a few words, separated by ` · `.
+    /// The server and the load in a few words, separated by ` · `, such as `127.0.0.1:2525 · 1,000/s`.
     pub subject: String,
     pub thresholds: Vec<ThresholdState>,
     /// Text that says what the run waits for after its last message, or `None` if the run does not wait.

@@ -1,4 +1,4 @@
-//! An echo server on one thread. `cargo run -p mailrun-eventloop --example echo -- 127.0.0.1:7777`
+//! An echo server on one thread. Start it with `cargo run -p mailrun-eventloop --example echo -- 127.0.0.1:7777`.
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 use mailrun_eventloop::{Acceptor, Endpoint, Socket, listener, worker};
 use std::io;

@@ -5,10 +5,10 @@
 //! epoll ─▶ read, read, read … ─▶ task, task, task … ─▶ write, write, write …
 //! ```
 //! Reading, polling and writing run different code, most of it in the kernel, and each of them evicts the code of the
-//! others from the first-level caches. If one session were read, polled and written after another, this code would be
-//! fetched anew for each session. With batches, it is fetched once per batch. Software routers work the same way, for
-//! example VPP, which calls it vector packet processing. If a batch has only one event, the loop does not read for the
-//! task. The task then reads directly into its own buffer, which saves a copy.
+//! others from the first-level caches. If the loop finished each session before the next, the processor would have to
+//! fetch this code again for each session. With batches, it fetches the code once per batch. Software routers work the
+//! same way, for example VPP, which calls it vector packet processing. If a batch has only one event, the loop does not
+//! read for the task. The task then reads directly into its own buffer, which saves a copy.
 use rustix::fd::OwnedFd;
 use std::ops::Range;
 use std::rc::Rc;

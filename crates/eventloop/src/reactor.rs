@@ -101,7 +101,7 @@ struct IoSource {
     comes_in_bulk: bool,
     buffered: Option<BufferedRead>,
     descriptor: Option<Rc<OwnedFd>>,
-    /// Set while the task's last output waits to be sent, after all tasks of the batch have been polled.
+    /// Set while the task's last output waits to be sent. The loop sends it after polling all tasks of the batch.
     is_write_batched: bool,
     /// Set if the task wants to know when the kernel received its output.
     is_timed: bool,
@@ -471,7 +471,7 @@ impl Reactor {
         let mut sources = self.sources.borrow_mut();
         self.write_batch.borrow_mut().drain(|piece, bytes| {
             let source = find_source(&mut sources, piece.token);
-            // If earlier output of this socket is still unsent, append this output, so that the order is kept.
+            // If earlier output of this socket is still unsent, append this output to it, so that the order is kept.
             if let Some(source) = source.filter(|source| source.has_unsent()) {
                 source.is_write_batched = false;
                 source.cold().unsent.extend_from_slice(bytes);
@@ -674,8 +674,8 @@ impl Reactor {
         Ok(())
     }
 
-    /// Writes all batched output, so that the bytes which the task writes next come after its
-    /// earlier bytes.
+    /// Writes all batched output, so that the bytes which the task writes next come after its earlier bytes. Fails with
+    /// `AGAIN` if the socket has not accepted all of the earlier bytes.
     pub(crate) fn flush_before_write(&self, key: usize) -> Result<(), Errno> {
         self.flush_batch();
         match self.sources.borrow()[key].cold.as_deref() {

@@ -412,7 +412,7 @@ pub struct PageAlignedBuffer {
 }
 
 impl PageAlignedBuffer {
-    /// Creates a buffer of this many bytes, all zero.
+    /// Creates a buffer that contains `bytes` zeros.
     pub fn new(bytes: usize) -> Self {
         let memory = vec![0; bytes + PAGE_BYTES];
         let start = memory.as_ptr().align_offset(PAGE_BYTES).min(PAGE_BYTES);

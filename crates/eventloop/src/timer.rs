@@ -22,7 +22,8 @@ struct ArmedTimer {
 
 impl Timer {
     /// Returns `Ready` if `now` is at or after `deadline`. Otherwise the task is polled again at the deadline. Without
-    /// a deadline, this timer never wakes the task. `now` may be somewhat old, for example the time of a batch's input.
+    /// a deadline, returns `Pending` and does not set the timer. `now` may be somewhat old, for example the time of a
+    /// batch's input.
     pub fn poll_due(&mut self, deadline: Option<Duration>, now: Duration) -> Poll<()> {
         let Some(deadline) = deadline else { return Poll::Pending };
         if now >= deadline {
@@ -75,14 +76,15 @@ impl fmt::Debug for Timer {
     }
 }
 
-/// Sleeps until [`clock::now`] reaches this time, precise to a microsecond. Must be called on a
-/// worker's thread, because the worker's timers wake the task.
+/// Suspends the task until [`clock::now`] reaches `deadline`, precise to a microsecond. Must be called on a worker's
+/// thread, because the worker's timers wake the task.
 pub async fn sleep_until(deadline: Duration) {
     let mut timer = Timer::default();
     poll_fn(|_| timer.poll_due(Some(deadline), clock::now())).await;
 }
 
-/// Suspends the task for this time. Must be called on a worker's thread, because the worker's timers wake the task.
+/// Suspends the task for the duration `time`. Must be called on a worker's thread, because the worker's timers wake the
+/// task.
 pub async fn sleep(time: Duration) {
     sleep_until(clock::now() + time).await;
 }

@@ -35,7 +35,8 @@ impl Timers {
         })
     }
 
-    /// Returns the descriptor for epoll (edge-triggered). It becomes readable when a timer is due.
+    /// Returns the descriptor that becomes readable when a timer is due. It must be registered as edge-triggered,
+    /// because it is never read.
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
         self.timerfd.as_fd()
     }

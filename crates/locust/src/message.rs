@@ -235,8 +235,8 @@ impl StatsReport {
         map(entries)
     }
 
-    /// Maps each error's key, under which the master stores it, to the error. Equal errors are added up, because the
-    /// master would keep only the last of two entries with the same key.
+    /// Returns each error under the key by which the master stores errors. Errors with the same key are added up,
+    /// because the master would keep only the last of them.
     fn errors_by_key(&self) -> BTreeMap<String, ErrorEntry> {
         let mut errors = BTreeMap::new();
         for error in &self.errors {

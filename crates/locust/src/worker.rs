@@ -273,11 +273,12 @@ impl LocustWorker {
     fn heartbeat(&mut self, now: Duration) {
         let state = match self.load {
             LoadState::Idle => UserState::Ready,
-            // The worker has ended its part of the test and registered for the next test. The master begins the next
-            // test once enough workers are ready.
+            // The worker has ended its part of the test and registered for the next test. Report the worker as ready,
+            // because the master begins the next test once enough workers are ready.
             LoadState::Ending if self.next_target.is_none() => UserState::Ready,
-            // The worker has registered again. A new master starts its test only once enough workers are ready. If the
-            // test still runs, the master sends the number of users (`spawn`) again, and the load goes on.
+            // The worker has registered again. Report the worker as ready although its load may still run, because a
+            // new master starts its test only once enough workers are ready. If the test still runs, the master sends
+            // the number of users (`spawn`) again, and the load goes on.
             _ if self.resumes => UserState::Ready,
             _ => UserState::Running,
         };
@@ -757,7 +758,7 @@ mod tests {
         assert!(output.iter().any(is_ready), "a new master waits for workers that are ready: {output:?}");
         worker.receive(MasterCommand::Spawn(of_test(20.0, "new")), ms(2_100));
         assert_eq!(messages(&mut worker), ["DRAIN"]);
-        // The old load still runs when its time limit of 5 s is over, so the worker must not start the new test yet.
+        // The old load still runs when the 5 s for its drain are over, so the worker must not start the new test yet.
         let seen = pass(&mut worker, 2_200, 7_300, &BUSY);
         assert!(seen.iter().all(|name| *name == "heartbeat"), "{seen:?}");
         let seen = pass(&mut worker, 7_300, 7_400, &IDLE);

@@ -43,8 +43,8 @@ pub(super) struct Acknowledgements {
     /// document to the number of the acknowledged message.
     peer_ids: RefCell<HashMap<u64, u64>>,
     sent: Cell<u64>,
-    /// Acknowledgements about messages of other runs and senders that were already counted. Each is stored as a hash of
-    /// the mRID that the document names, or of the message's id if the document is unreadable.
+    /// The already counted acknowledgements that are not about this run. Each is stored as a hash of the mRID that the
+    /// document names, or of the message's id if the document is unreadable.
     strangers: RefCell<HashSet<u64>>,
     pub(super) counts: AcknowledgementCounts,
 }

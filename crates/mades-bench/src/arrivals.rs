@@ -18,12 +18,13 @@ const FAILED: &str = "FAILED";
 pub(super) enum Ownership {
     Own,
     Foreign,
-    /// The event names its message only by the endpoint's id, and the bench has not learned yet which message has this
-    /// id.
+    /// The event names its message only by the id that the endpoint gave it, and the bench does not know yet which
+    /// message has this id.
     Unknown(UnmatchedEvent),
 }
 
-/// An event that waits until the bench learns which message has the endpoint's id that the event contains.
+/// An event that contains only the id that the endpoint gave a message. The event waits until the bench learns which
+/// message has this id.
 #[derive(Debug)]
 pub(super) struct UnmatchedEvent {
     peer_id: u64,
@@ -277,8 +278,8 @@ fn inbox(run_state: &MadesRunState, message: &DecodedMessage, now: Duration) -> 
     Ownership::Own
 }
 
-/// Records an acknowledgement document that a real receiving application sent, and not the bench in its place. The
-/// document belongs to this run if it names the mRID of one of the run's documents.
+/// Records an acknowledgement document that a real receiving application sent. The bench calls this only if it does not
+/// send such documents itself. The document belongs to this run if it names the mRID of one of the run's documents.
 fn received_acknowledgement(
     run_state: &MadesRunState,
     acknowledgements: &Acknowledgements,

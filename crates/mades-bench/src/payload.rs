@@ -383,8 +383,8 @@ mod tests {
             let at = at.index(payload.len());
             payload[at] ^= change;
             let intact = payloads.is_intact(4, [&payload[..]].into_iter());
-            // The checksum does not cover the trace. So some changes in the trace are not seen: of the time, of the
-            // clock, and of the case of hexadecimal digits.
+            // The checksum does not cover the trace. So the check misses some changes in the trace: another time,
+            // another clock, or a hexadecimal digit in the other case.
             let trace = payloads.trace_at..payloads.trace_at + Trace::HEADER_BYTES;
             prop_assert!(!intact || trace.contains(&at), "octet {} of {}", at, size);
         }

@@ -72,8 +72,8 @@ struct QueueReceiver {
     link: ReceiverLink,
     foreign: Vec<DeliveryHandle>,
     unmatched: Vec<(DeliveryHandle, UnmatchedEvent)>,
-    /// Time since which the receiver has held the oldest message that does not belong to this run (`foreign`) or whose
-    /// owner is not known yet (`unmatched`).
+    /// Time at which the receiver began to hold messages that do not belong to this run (`foreign`) or whose owner is
+    /// not known yet (`unmatched`). `None` after it has released them.
     held_since: Option<Duration>,
     last_release: Duration,
     /// Time at which a message of this run last arrived, or the start if none has arrived yet.
@@ -113,7 +113,7 @@ impl QueueReceiver {
                     Ownership::Unknown(unmatched) => self.unmatched.push((delivery.handle, unmatched)),
                 }
             }
-            // The sender of an undecodable message is unknown, so release it later, like a message of another run.
+            // Nobody knows who sent an undecodable message, so release it later, like a message of another run.
             IncomingDelivery::Undecodable { handle: entry, why } => {
                 self.run_state.record_trouble(TroubleKind::Odd, "the message cannot be decoded", &why);
                 self.run_state.count_foreign(self.queue);

@@ -44,8 +44,8 @@ pub(super) struct MadesRunState {
     pub(super) credit: RefCell<CreditWaits>,
     pub(super) outages: RefCell<Vec<MadesOutage>>,
     pub(super) brokers: RefCell<Vec<MadesBroker>>,
-    /// The time-out that the user gave, or `None` if the bench uses this time-out. The bench uses a longer time-out if
-    /// a threshold allows messages more time.
+    /// The user's time-out, if the bench uses a longer one because a threshold allows messages more time. Otherwise
+    /// `None`.
     pub(super) raised_from: Option<Duration>,
     pub(super) began: Duration,
     last_arrival: Cell<Duration>,

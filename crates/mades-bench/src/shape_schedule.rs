@@ -231,8 +231,8 @@ mod tests {
         // When the clocks in Oslo change, 02:00 is skipped in spring and occurs twice in autumn.
         assert_eq!(hours("2026-03-28T23:00:00Z", "every 2h", 4), [0.0, 3.0, 5.0, 7.0]);
         assert_eq!(hours("2026-10-24T22:00:00Z", "every 2h", 5), [0.0, 2.0, 3.0, 5.0, 7.0]);
-        // The clocks change by one hour, which is a multiple of this cycle of 15 minutes. So the schedule needs no new
-        // span at the change.
+        // The clocks change by one hour, which is a multiple of this cycle of 15 minutes. So a single span must be
+        // enough for the times before and after the change.
         let quarters = schedule(&["every 5m", "quarter-hour:1x1"], 1, OSLO, "2026-03-29T00:50:00Z");
         assert_eq!(seconds(&quarters, 6), [0.0, 300.0, 600.0, 600.0, 900.0, 1_200.0]);
         assert_eq!(quarters.spans.len(), 1);

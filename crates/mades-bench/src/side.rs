@@ -25,7 +25,8 @@ use std::rc::Rc;
 use std::time::Duration;
 use tokio::task::JoinSet;
 
-/// Shortest pause before another attempt to connect. The pause doubles up to `MAX_RECONNECT_DELAY`.
+/// Pause before the second attempt to restore a lost connection. The first attempt is made at once. The pause doubles
+/// after each further attempt, up to `MAX_RECONNECT_DELAY`.
 const MIN_RECONNECT_DELAY: Duration = Duration::from_millis(50);
 const MAX_RECONNECT_DELAY: Duration = Duration::from_secs(1);
 /// Time limit for purging a queue, which is enough for a few million messages. Without a limit, a sender that keeps

@@ -78,7 +78,7 @@ pub enum MadesMode {
     Toolbox,
     /// The broker only: sends to the inbox queue and receives from it
     Amqp,
-    /// An ECP endpoint's connectivity test: stages reply and event TRACING
+    /// Connectivity tests of an ECP endpoint: stages reply and event TRACING
     Tracing,
 }
 
@@ -134,8 +134,8 @@ impl MessagePath {
     }
 
     /// Converts a stage of the record to a stage of this path. Records also use names that all protocols share: for
-    /// example, `Accepted` stands for the stage `Settled` of a MADES run. The names follow
-    /// [`mailrun_measurement::record::stage_named`].
+    /// example, `Accepted` stands for the stage `Settled` of a MADES run. The function
+    /// [`mailrun_measurement::record::stage_named`] gives these names the same meaning.
     pub fn find(self, of: Stage) -> Option<MessageStage> {
         let own = self.stages().iter().copied().find(|stage| stage.stage() == of);
         own.or_else(|| match of {
@@ -276,15 +276,15 @@ pub(super) fn is_finished(path: MessagePath, flags: MessageFlags) -> bool {
 /// Returns true if the message should have reached this stage but has not, and no known fact, such as a refusal,
 /// explains why.
 pub(super) fn is_missing(mode: MadesMode, flags: MessageFlags, wait: WaitState, stage: MessageStage) -> bool {
-    // Expect later stages only if the broker confirmed the message or if it arrived. Otherwise, the message may never
-    // have reached the broker.
+    // Expect further stages only if the broker confirmed the message or if the message arrived. Otherwise, the message
+    // may never have reached the broker.
     let is_owed = flags.has(MessageStage::Settled) || flags.has(mode.arrival());
     if flags.has(stage) || flags.is_refused() || wait == WaitState::Waiting || !is_owed {
         return false;
     }
     match stage {
         MessageStage::Created | MessageStage::Sent | MessageStage::Settled => false,
-        // An endpoint accepts a message with a reply before it can report FAILED, so expect the reply even then.
+        // Expect a reply even after FAILED, because an endpoint replies to a message before it can report FAILED.
         MessageStage::Replied => true,
         MessageStage::Inbox | MessageStage::Delivered | MessageStage::Received | MessageStage::Traced => {
             !flags.contains(MessageFlags::FAILED)

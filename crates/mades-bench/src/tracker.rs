@@ -130,7 +130,8 @@ impl MessageTracker {
         self.next_sequence
     }
 
-    /// Returns the number of messages that finished with this fate. A message that arrives later still counts here.
+    /// Returns the number of messages that finished with this fate. A message that arrives only after the bench has
+    /// given it up keeps its first fate in this count.
     pub(super) fn ended(&self, fate: MadesFate) -> u64 {
         self.ended[fate as usize]
     }
@@ -293,7 +294,7 @@ impl MessageTracker {
     pub(super) fn arrived(&mut self, sequence: u64, now: Duration, content: PayloadIntegrity) -> bool {
         let redelivered_before = self.redelivered;
         let is_new = self.is_new(sequence, MessageStage::Inbox, ReceiveQueue::Inbox);
-        // A redelivered copy was counted when it first arrived, so do not count it as corrupt again.
+        // A redelivered message was already checked when it first arrived, so do not count it as corrupt again.
         if content == PayloadIntegrity::Corrupt && self.redelivered == redelivered_before {
             self.corrupt += 1;
         }
@@ -412,7 +413,7 @@ impl MessageTracker {
     /// Returns true if a message reaches a stage for the first time. Otherwise counts a duplicate, or a redelivery if
     /// the connection was cut after the first time.
     fn is_new(&mut self, sequence: u64, stage: MessageStage, queue: ReceiveQueue) -> bool {
-        // One queue carries several events of a message, each for another stage. So recognise a redelivery by the
+        // One queue carries several events of a message, each for a different stage. So recognise a redelivery by the
         // message and the stage.
         let mark = sequence * MessageStage::ALL.len() as u64 + stage as u64;
         let deliveries = &mut self.recent_deliveries[queue as usize];
@@ -544,8 +545,8 @@ mod tests {
 
     #[test]
     fn one_lost_message_does_not_hold_its_place_for_ever() {
-        // A lost message must free its slot. In go-mades-bench it keeps the slot forever, and the program hangs when no
-        // slot is left.
+        // A lost message must free its slot when it times out. In go-mades-bench, a lost message keeps its slot
+        // forever, and the program hangs when no slot is left.
         let mut tracker = tracker(MadesMode::Endpoint);
         for round in 0..100 {
             let now = ms(1 + round * 100);
@@ -636,7 +637,7 @@ mod tests {
 
     #[test]
     fn an_error_reply_is_an_outcome() {
-        // An error reply must end the message as rejected. go-mades-bench crashes at such a reply.
+        // A message with an error reply must count as rejected. go-mades-bench crashes at such a reply.
         let mut tracker = tracker(MadesMode::Endpoint);
         let sequence = tracker.create(ms(1), ms(1));
         tracker.replied(sequence, ms(2), EndpointReply::Refused { code: "ECP-1", text: "no such receiver" });

@@ -12,7 +12,7 @@ use std::time::Duration;
 const MAX_KINDS: usize = 64;
 const MAX_TEXT_CHARS: usize = 200;
 
-/// The report lists its rows of errors in the order of these variants.
+/// Kind of an error. The report lists the errors of a run in the order of these kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum TroubleKind {
     /// A connection or a link ended, or could not be opened.
@@ -25,7 +25,7 @@ pub(super) enum TroubleKind {
     TimedOut,
     Corrupt,
     Declined,
-    /// An acknowledgement document was refused, lost or changed, or it names no message of the run.
+    /// An acknowledgement document was refused, given up, changed or unreadable, or it names no message of the run.
     Acknowledgement,
     /// The API does not define the event, or the mode of the run has no such event.
     UnknownEvent,

@@ -6,9 +6,9 @@
 //!    ▲                              ▲                                   A's inbox
 //!    └────────── accept ────────────┴────────────── settled ──────────────┘
 //! ```
-//! An ECP endpoint accepts a message from the outbox after the broker has settled the reply. An EDX toolbox first
-//! accepts the message, and then passes it on. Messages for a full queue wait in memory. When they reach the plan's
-//! limit, the simulator takes no more messages from the outbox.
+//! An ECP endpoint accepts a message from the outbox after the broker has accepted the reply. An EDX toolbox first
+//! accepts the message, and then passes it on. Messages for a full queue wait in memory. When the messages in memory
+//! reach the plan's limit, the simulator takes no more messages from the outbox.
 mod messages;
 mod queues;
 mod remote;
@@ -192,7 +192,7 @@ impl EndpointRunner {
             EndpointWait::Until(None) => self.queues.changed().await,
             EndpointWait::Until(Some(deadline)) => {
                 let rest = deadline.saturating_sub((self.clock)());
-                // The deadline has passed, so give other tasks a turn instead of sleeping.
+                // If the deadline has passed, give other tasks a turn instead of sleeping.
                 if rest.is_zero() {
                     return tokio::task::yield_now().await;
                 }
@@ -229,8 +229,8 @@ impl EndpointRunner {
         uuid::Builder::from_random_bytes(self.last_id.to_be_bytes()).into_uuid()
     }
 
-    /// Tells the model which of the sent messages are settled, and which messages in the inbox B's application has
-    /// accepted or rejected.
+    /// Tells the model which sent messages the broker has accepted or rejected, and which messages from the inbox B's
+    /// application has accepted or rejected.
     fn note_progress(&mut self) {
         while let Some((key, step, sent)) = self.queues.next_settled() {
             let now = (self.clock)();

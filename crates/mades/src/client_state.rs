@@ -145,10 +145,11 @@ impl AmqpClientState {
         self.first_bytes.extend_from_slice(&bytes[..bytes.len().min(missing)]);
     }
 
-    /// Writes the frames that are due into the output buffer. They return credit and settle messages.
+    /// Writes the frames that are due into the output buffer. Flow frames return unused credit to a broker that has
+    /// asked for it, and disposition frames settle received messages.
     pub(crate) fn prepare_output(&mut self) {
-        // If the peer has asked to drain a link, return the remaining credit. Since then, every task that waited for
-        // credit has run, so no task needs the remaining credit.
+        // If the peer has asked to drain a link, return the remaining credit. Every task that waited for credit has run
+        // since the peer asked, so no task needs the remaining credit.
         for slot in self.links.iter().filter(|slot| slot.role == LinkRole::Sender) {
             self.amqp.complete_drain(slot.id);
         }

@@ -13,7 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SenderOptions {
     pub queue: String,
-    /// Maximum number of messages that are sent but not settled.
+    /// Maximum number of unsettled messages: sent messages whose outcome the broker has not reported yet.
     pub window: u32,
 }
 

@@ -14,7 +14,7 @@ const TLS_PORT: u16 = 5671;
 /// Reads the password in the first line of a file.
 ///
 /// # Errors
-/// Fails if the file cannot be read.
+/// Fails with [`UrlError::PasswordFile`] if the file cannot be read or is not UTF-8.
 pub fn password_from_file(path: &Path) -> Result<Password, UrlError> {
     let unreadable =
         |error: std::io::Error| UrlError::PasswordFile { path: path.display().to_string(), why: error.to_string() };

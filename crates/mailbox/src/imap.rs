@@ -34,8 +34,8 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Maximum number of announcements (EXISTS) that a session remembers until it has fetched the messages. Messages of
-/// further announcements are reported as `Announced::Unknown`.
+/// Maximum number of announcements (EXISTS) that a session remembers until it has fetched the messages. If there are
+/// more, it reports the messages of the further announcements without a time (`Announced::Unknown`).
 const MAX_ANNOUNCEMENTS: usize = 1024;
 /// Maximum number of messages that are deleted with one command.
 const MAX_DELETED: usize = 500;
@@ -207,8 +207,10 @@ impl ImapSession {
 
     /// Asks for the deletion of a message that was reported. The session deletes the message as soon as no other
     /// message waits to be fetched. If the session is waiting for mail, its deadline becomes earlier, so that the
-    /// driver calls `tick` in time. A deletion that fails is tried again. If the connection breaks, the next session
-    /// tries again.
+    /// driver calls `tick` in time. A deletion that fails is tried again, by the next session if the connection breaks.
+    ///
+    /// The message stays in the mailbox if as many messages as the option `messages` allows already wait for their
+    /// deletion. It also stays, but is marked as deleted, if the server does not offer UIDPLUS (RFC 4315).
     pub fn delete(&mut self, uid: u32) {
         if self.deletes && self.position.to_delete.len() < self.options.messages {
             self.position.to_delete.insert(uid);
@@ -448,8 +450,8 @@ impl ImapSession {
     }
 
     fn open(&mut self, now: Duration) {
-        // Forget message counts that arrived before this command. No mailbox was open, so an attacker may have
-        // inserted them.
+        // Forget message counts that arrived before this command. No mailbox was open then, so an attacker may have
+        // inserted these counts.
         self.opened = Position::default();
         self.exists = 0;
         self.announcements.clear();

@@ -79,7 +79,7 @@ pub enum Event {
         /// Set if the server announces new messages by itself. Otherwise the session asks for them at an interval.
         idle: bool,
     },
-    /// The session has fetched a new message, whole or in part as the options demand.
+    /// The session has fetched a new message: the whole message or, depending on the options, only a part of it.
     Message(Message),
     /// The server has deleted this many of the messages that the driver wanted to delete.
     Deleted(u64),

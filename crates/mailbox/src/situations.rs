@@ -432,7 +432,7 @@ fn a_deletion_that_fails_is_tried_again_by_the_next_session_of_pop() {
     };
     let known = Some(Listing::default());
     // The answer to QUIT is lost, so it is unknown whether the server deleted the message. If the next session still
-    // finds the message, it must delete it. Otherwise, it must report the message as deleted.
+    // finds the message, the session must delete the message. Otherwise, it must report the message as deleted.
     let (played, _, listing) = play(known.clone(), &[one, fetch[0], fetch[1], "+OK marked\r\n"]);
     assert_eq!(played, "poll 1:500");
     let (played, sent, after) = play(listing.clone(), &[one, "+OK marked\r\n", "+OK bye\r\n"]);

@@ -88,7 +88,7 @@ pub enum MailboxUrl {
 /// Reason why a text is not the URL of a mailbox.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseMailboxError {
-    /// The text begins with another scheme, or with no scheme.
+    /// The text does not begin with the scheme of a mailbox, such as `imaps:`.
     #[error("a mailbox begins with imap://, imaps://, imap+starttls://, pop://, pops://, pop+starttls:// or maildir:")]
     Scheme,
     /// The URL has a password, which other users of the host could read on the command line.

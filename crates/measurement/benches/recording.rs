@@ -1,5 +1,5 @@
-//! Criterion micro-benchmarks of the work for observing a message, which comes in addition to SMTP: the trace line, the
-//! checksum of the body, a time in a histogram, and a unit in a ledger. To run them: `cargo bench -p
+//! Criterion micro-benchmarks of the work that observing a message adds to SMTP: the trace line, the checksum of the
+//! body, a time in a histogram, and a unit (message-recipient pair) in a ledger. To run them: `cargo bench -p
 //! mailrun-measurement --bench recording`.
 use criterion::{BatchSize, BenchmarkGroup, BenchmarkId, Criterion, Throughput, measurement::WallTime};
 use mailrun_measurement::{ClockId, Latencies, Ledger, RunId, Trace, TraceReader, TraceResult, trace};

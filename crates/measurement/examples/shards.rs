@@ -1,5 +1,5 @@
-//! Writes output directories like those of a one-hour load that was divided into many parts. With them, the cost of
-//! merging the parts can be measured:
+//! Writes the output directories of a simulated one-hour load that was divided into many parts, to measure the cost of
+//! merging the parts:
 //!
 //! ```sh
 //! cargo run --release -p mailrun-measurement --example shards -- DIR 1000

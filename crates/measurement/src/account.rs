@@ -95,7 +95,7 @@ impl<'a> Arrivals<'a> {
 pub struct RelayInputs<'a> {
     /// Message-recipient pairs of this run that are still in the relay's queue.
     pub queued: &'a Ledger,
-    /// Number of message-recipient pairs that the relay gave up on and reported to their senders.
+    /// Number of message-recipient pairs that the relay gave up on, whether or not it sent a bounce for them.
     pub given_up: u64,
 }
 
@@ -121,11 +121,12 @@ pub enum Topology {
 /// nor bounced (A \ D \ B) then count as not delivered instead of lost.
 /// Missing pairs that the relay gave up on without a bounce count as expired instead of lost.
 ///
-/// Some pairs arrive, bounce or are queued although the source received no 250. Usually the 250 got lost, and the
-/// source counted the pair as in doubt, in flight or failed, so such pairs are subtracted from these counts. If they
-/// outnumber these counts, the server has kept mail that it rejected, and the rest is subtracted from `rejected`.
+/// Some pairs arrive, bounce or are queued although the source received no 250. Usually the 250 got lost. The source
+/// has then counted the pair as in doubt, in flight or failed, so the pair is subtracted from these counts. If there
+/// are more such pairs than these counts contain, the server has kept mail that it rejected, and the remaining pairs
+/// are subtracted from `rejected`.
 ///
-/// Source, sink and relay count independently of each other. The fates sum to the created pairs only if their counts
+/// Source, sink and relay count independently of each other, so the fates sum to the created pairs only if the three
 /// agree. Bounces of recipients that the source did not name are left out, such as the bounce of a copy.
 pub fn reconcile(state: AccountInputs) -> LedgerRow {
     let Some(arrivals) = state.arrivals else { return source_only_row(&state) };
@@ -233,9 +234,9 @@ pub fn unsettled(accepted: &Ledger, [arrived, bounced, _]: &[Ledger; 3]) -> u64 
     accepted.count_without(&settled)
 }
 
-/// A pair of an accepted message and a recipient that the source did not name. `meant` is a named recipient of the
-/// message whose copy is still missing, if there is such a recipient. The server has probably rewritten the address of
-/// that recipient.
+/// A pair of an accepted message and a recipient that the source did not name. If the message is still missing for one
+/// of its named recipients, `meant` is this recipient, because the server has probably rewritten the recipient's
+/// address.
 struct StrangeUnit {
     sequence: u64,
     recipient: u32,
@@ -314,9 +315,9 @@ struct Unheard {
 }
 
 impl Unheard {
-    /// Assigns this number of pairs to the fates that the source recorded for mail without a 250, in this order: in
-    /// doubt, in flight, failed, rejected. A lost 250 is most likely for mail in doubt, and least likely for rejected
-    /// mail.
+    /// Divides `units` pairs among the fates that the source recorded for mail without a 250. Mail in doubt comes
+    /// first, then mail in flight, failed mail and rejected mail, because a lost 250 is most likely for mail in doubt
+    /// and least likely for rejected mail.
     fn among(state: &AccountInputs, units: u64) -> Self {
         let mut rest = units;
         let mut assign = |most: u64| {

@@ -44,12 +44,13 @@ pub struct AuditRow {
     /// counts in the record's `ledger`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_remark: bool,
-    /// Rounds that count: mail was accepted before the fault, the fault struck, and the round was completed.
+    /// Number of rounds that count. A round counts if the server accepted mail before the fault, the fault struck, and
+    /// the round was completed.
     pub rounds: u64,
-    /// Number of rounds in `rounds` in which the server got only a single message before the fault. In these rounds, no
-    /// later message makes the server sync what it has written.
+    /// Number of rounds, included in `rounds`, in which the server got only a single message before the fault. In these
+    /// rounds, no later message makes the server sync what it has written.
     pub quiet: u64,
-    /// Number of rounds in `rounds` in which the fault was repeated while the server recovered from it.
+    /// Number of rounds, included in `rounds`, in which the fault was repeated while the server recovered from it.
     pub in_recovery: u64,
     /// Upper bound of the share of faults of this kind that lose mail, with a confidence of 95 %. `null` if mail was
     /// lost, not delivered or changed, if no round counts, or if `not_supported` is not 0.
@@ -91,11 +92,11 @@ pub struct AuditRow {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct AuditLoss {
-    /// Number of the round, counted from 1.
+    /// Number of the round of the audit in which the message did not arrive, counted from 1.
     pub round: u64,
     /// Name of the fault that struck in this round, for example `kill`.
     pub fault: String,
-    /// Number of the message within its round.
+    /// Number of the message within its round, as in the message's trace header (`X-Mailrun`).
     pub message: u64,
     /// Time of the 250, in seconds since the load of the round began; `null` if unknown.
     pub answered_s: Option<f64>,
@@ -108,7 +109,8 @@ pub struct AuditLoss {
 const CONFIDENCE: f64 = 0.95;
 
 /// Returns an upper bound of the share of faults that lose mail, with a confidence of 95 %, if none of `rounds` rounds
-/// has lost mail. This is the upper limit of Clopper and Pearson for no event. Returns `None` if there was no round.
+/// has lost mail. This is the upper limit of the one-sided Clopper-Pearson interval for zero losses. Returns `None` if
+/// there was no round.
 pub fn loss_bound(rounds: u64) -> Option<f64> {
     (rounds > 0).then(|| 1.0 - (1.0 - CONFIDENCE).powf(1.0 / rounds as f64))
 }

@@ -73,7 +73,7 @@ impl Bounces {
 /// reason is counted in the last row.
 fn add_reason(rows: &mut Vec<BounceRow>, row: BounceRow) {
     let is_full = rows.len() >= MAX_REASONS;
-    // Compare only the reply code of a text, because the rest often contains the recipient.
+    // Compare only the reply codes of the texts, because the rest of a text often contains its recipient.
     let code = |row: &BounceRow| row.text.get(..3).map(str::to_owned);
     let known = rows.iter().position(|known| known.status == row.status && code(known) == code(&row));
     match known.or(is_full.then_some(MAX_REASONS - 1)) {

@@ -172,8 +172,8 @@ mod tests {
         (&[(41, 1000)], true),
         (&[(20, 499), (41, 501)], true),
         (&[(20, 500), (41, 500)], false),
-        // Delayed ACKs show as a peak from 38 to 44 ms, and slow replies as a broad distribution. Compared with the
-        // waits in the peak, at most a third as many may take 31 to 37 ms, and at most as many 45 to 51 ms.
+        // Delayed ACKs show as a peak from 38 to 44 ms, and slow replies as a broad distribution. For every three waits
+        // in the peak, at most one wait may take 31 to 37 ms, and at most three waits may take 45 to 51 ms.
         (&[(1, 800), (33, 34), (41, 101), (48, 60)], false),
         (&[(1, 800), (33, 33), (41, 100), (48, 60)], true),
         (&[(1, 800), (41, 60), (48, 61)], false),

@@ -84,7 +84,8 @@ pub struct ArrivedUnits {
 }
 
 impl DomainArrivals {
-    /// Returns the counts of this domain, or the shared counts if there are too many domains.
+    /// Returns the counts of the domain `name`. If the domain is new and [`MAX_DOMAINS`] domains already have counts of
+    /// their own, returns the counts that all further domains share.
     pub fn open(&mut self, name: &Arc<str>) -> &mut ArrivedUnits {
         let is_full = self.0.len() >= MAX_DOMAINS && !self.0.contains_key(name);
         self.0.entry(if is_full { Arc::default() } else { Arc::clone(name) }).or_default()
@@ -105,9 +106,9 @@ impl DomainArrivals {
     }
 }
 
-/// Combines the source's and the sink's row of each domain. If source or sink counted a domain in the row that all
-/// further domains share, the other's counts of this domain are added to that row as well, because the counts of a
-/// shared row cannot be divided by domain.
+/// Combines the source's and the sink's row of each domain. One of them may have counted a domain in the shared row of
+/// all further domains, although the other has a row for this domain. All counts of the domain then go to the shared
+/// row, because a shared row cannot be divided by domain.
 ///
 /// Returns the rows of `source` unchanged if there are fewer than two, or if no sink counted arrivals (not
 /// `is_observed`).

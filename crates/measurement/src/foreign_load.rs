@@ -57,7 +57,7 @@ impl<'a> BusyHost<'a> {
             return 0.0;
         }
         // The longer a delay is, the fewer messages can have suffered it. So search by bisection for the longest delay
-        // that a share of at least `share` can have suffered.
+        // that at least the fraction `share` of all messages can have suffered.
         let mut most = (0.0, latency_ms.max(0.0));
         // Halving an interval 50 times narrows even an hour to less than a nanosecond.
         for _ in 0..50 {

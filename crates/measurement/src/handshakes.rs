@@ -1,9 +1,9 @@
-//! Counts TLS handshakes by version, cipher and resumption.
+//! Counts TLS handshakes by TLS version, cipher suite, and whether they resumed an earlier session.
 use crate::record::TlsRow;
 use std::collections::BTreeMap;
 
-/// Maximum number of pairs of version and cipher that are counted separately. TLS 1.2 and 1.3 together have about a
-/// dozen pairs. Further pairs share a row without a name.
+/// Maximum number of pairs of TLS version and cipher suite that are counted separately. TLS 1.2 and 1.3 together have
+/// about a dozen pairs. Further pairs share a row without a name.
 const MAX_KINDS: usize = 64;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,4 +1,5 @@
-//! Decides the verdict of a run: sorts the reasons for it by weight, and derives the outcome from the weightiest.
+//! Decides the verdict of a run. Collects the reasons for the verdict, sorts them by weight, and derives the outcome
+//! from the weightiest reason.
 //!
 //! ```text
 //! lost, duplicate, corrupt, rejected, failed … mail beyond what thresholds allow or the user requested   FAIL
@@ -24,8 +25,8 @@ use mailrun_text::words::{counted, grouped, listed};
 use std::time::Duration;
 
 /// Limit, in milliseconds, for the delay that a source in an open loop causes itself when it begins messages late
-/// although a session is free. If the delay of more than 1 % of the messages is longer, the verdict says that the
-/// source fell behind its schedule.
+/// although a session is free. If more than 1 % of the messages have a longer delay, the verdict says that the source
+/// fell behind its schedule.
 const LAG_LIMIT_MS: f64 = 10.0;
 /// In an open loop, the source must offer at least this share of the requested rate. Otherwise, the verdict reports a
 /// missed rate.
@@ -234,7 +235,8 @@ pub fn pass_text(record: &Record) -> String {
     }
 }
 
-/// Reports counts of source and sink that contradict each other, and mail that did not fit into the ledgers.
+/// Reports counts of source and sink that contradict each other, and mail whose fate is unknown because a ledger had
+/// reached its memory limit.
 fn account_reasons(record: &Record) -> Vec<Reason> {
     let ledger = &record.ledger;
     let noun = unit_noun(record);
@@ -331,7 +333,8 @@ fn fate_reasons(record: &Record, circumstances: &VerdictInputs) -> Vec<Reason> {
                 Some(Reason::new(Cause::Ordered, format!("As ordered, {}: {}.", fate.name(), grouped(count))))
             }
             () if matches!(fate, Fate::Failed | Fate::InDoubt) && gone_server(record).is_some() => None,
-            // Connections failed because the source lacked descriptors or ports. `validity::limits` reports this.
+            // All these messages failed because the source ran out of descriptors or ports. `validity::limits` reports
+            // this.
             () if fate == Fate::Failed && count <= refused_by_ourselves(record) => None,
             () => Some(Reason::new(fate.cause(), fate_text(record, fate, count, &bounds))),
         }
@@ -431,8 +434,8 @@ impl OrderedBounds {
             // may arrive twice.
             Fate::Duplicates => ordered.duplicates.saturating_add(ordered.unanswered),
             Fate::Corrupt => ordered.corrupt,
-            // With a server in between, the source does not talk to the sink, so the sink cannot make its messages
-            // fail.
+            // With a server in between, the source does not talk to the sink, so the sink cannot make messages of the
+            // source fail.
             Fate::Rejected | Fate::Failed | Fate::InDoubt if self.topology == Topology::Server => 0,
             Fate::Rejected => ordered.replies.saturating_add(ordered.cuts).saturating_mul(self.each),
             Fate::Failed | Fate::InDoubt => ordered.cuts.saturating_mul(self.each),
@@ -984,9 +987,9 @@ pub fn missed_rate(record: &Record, party_offered: &str) -> Option<MissedRate> {
     Some(MissedRate::Excused(Reason::new(Cause::RateNotOffered, text)))
 }
 
-/// Returns the number of sources if the rate was missed only because the sources started at different times, which made
-/// the load last longer. Every message was then sent when it was due. If a message waited for more than half of the
-/// additional time, the server may have stalled, so the result is `None`.
+/// Returns the number of sources if the rate was missed only because the sources started at different times. The load
+/// then lasted longer, although every message was sent when it was due. Returns `None` if a message waited for more
+/// than half of the additional time, because the server may then have stalled.
 fn sources_apart(record: &Record, created: &StageRow, requested_per_s: f64) -> Option<usize> {
     let sources = record.parties.iter().filter(|party| party.role == Role::Source).count();
     let excess_s = record.offered_s? - created.count as f64 / requested_per_s;
@@ -1018,7 +1021,7 @@ fn rate_reason(record: &Record, between: Topology, is_our_fault: bool) -> Option
 }
 
 /// Reports thresholds that were missed, and thresholds whose value was not measured, for example because no sink was
-/// watched. A missed threshold on lost mail or another fate weighs as much as the fate itself.
+/// watched. A missed threshold on a fate, such as lost mail, has the same weight in the verdict as the fate itself.
 pub fn threshold_reasons(record: &Record) -> Vec<Reason> {
     let open = record.thresholds.iter().filter(|row| !row.passed);
     let reason = |row: &ThresholdRow| match (row.missed, threshold::fate_of(&row.expression)) {

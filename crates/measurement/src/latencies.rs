@@ -215,7 +215,7 @@ impl<W: Write> IntervalLog<W> {
                 &nothing
             }
         };
-        // Create a new writer for each line. It borrows `self.to`, so it cannot be a field of `self` as well.
+        // Create a new writer for each line, because a writer borrows `self.to` and so cannot be stored in `self`.
         IntervalLogWriterBuilder::new()
             .begin_log_with(&mut self.to, &mut self.serializer)?
             .write_histogram(histogram, from, length, Tag::new(&tag))

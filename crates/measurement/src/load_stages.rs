@@ -111,7 +111,7 @@ pub fn close_accounts(record: &mut Record, whole: &AccountInputs<'_>) {
             failed: count(of_source.failed),
             in_doubt: count(of_source.in_doubt),
             has_reply_for_each: whole.has_reply_for_each,
-            // `open` counts messages without a result. A source's `in_flight` also includes accepted messages.
+            // `open` must count only messages without a result, but a source's `in_flight` includes accepted messages.
             open: count(of_source.in_flight).saturating_sub(count(of_source.accepted)),
             overflow: 0,
             arrivals,
@@ -127,14 +127,15 @@ pub fn close_accounts(record: &mut Record, whole: &AccountInputs<'_>) {
     }
 }
 
-/// Sets the number of duplicates in a sink's record, for the run and for each stage of its load: the number of arrivals
-/// minus the number of distinct messages in `arrived`. Does nothing if the `source` sent messages with several
-/// recipients, because `arrived` then contains several pairs for a message, and does not tell the number of messages.
+/// Sets the number of duplicates in a sink's record, for the run and for each stage of its load. This is the number of
+/// arrivals minus the number of distinct messages in `arrived`, but at most the number of duplicates and copies that
+/// the sink counted itself. Does nothing if the `source` sent messages with several recipients, because `arrived` then
+/// contains several pairs for a message, and does not tell the number of messages.
 pub fn count_duplicates(sink: &mut Record, arrived: &Ledger, source: &Record) {
     if !has_single_recipients(source) {
         return;
     }
-    // `arrived` may lack messages, because its memory is limited or because a part of the load is missing. `again`
+    // `arrived` lacks messages that did not fit into its memory, or that belong to a missing part of the load. `again`
     // counts such messages as duplicates. So never report more duplicates than the sink itself counted.
     let most = sink.ledger.duplicates.map_or(u64::MAX, |count| count.saturating_add(sink.ledger.copied.unwrap_or(0)));
     let again =

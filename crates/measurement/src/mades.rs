@@ -18,7 +18,7 @@ pub struct Mades {
     pub brokers: Vec<MadesBroker>,
     /// Queues at the brokers that the run used, for example its outbox and its inbox.
     pub queues: Vec<MadesQueue>,
-    /// Code of the receiver to which the run addressed all messages.
+    /// Component code of the receiving endpoint, to which the run addressed all messages.
     pub receiver: String,
     /// Business type of the messages that the run sent.
     pub message_type: String,
@@ -28,7 +28,7 @@ pub struct Mades {
     pub payload: String,
     /// Maximum number of messages that may be under way at a time: created, but neither completed nor given up.
     pub max_in_transit: u64,
-    /// Maximum number of transfers that the bench may have sent to the broker without the broker having settled them.
+    /// Maximum number of messages that the bench sends to the broker before the broker has confirmed (settled) them.
     pub window: u64,
     /// Time after which the bench gives up on a message, in seconds.
     pub timeout_s: f64,
@@ -36,9 +36,9 @@ pub struct Mades {
     /// because a threshold (`within`) gives messages more time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub asked_timeout_s: Option<f64>,
-    /// Mean number of messages that were under way at a time, averaged over the whole run.
+    /// Number of messages that were under way at a time, averaged over the whole run.
     pub in_transit_mean: f64,
-    /// Time that messages took from each stage to the next, for example from sent to settled.
+    /// Time that messages took from each stage to the next, for example from sent to settled (confirmed by the broker).
     pub hops: Vec<MadesHop>,
     /// Faults during the run, counted by kind and code.
     pub troubles: Vec<MadesTrouble>,
@@ -57,7 +57,8 @@ pub struct Mades {
     pub waited_for_room: u64,
     /// Time of the endpoint's last reply, event or delivery, in seconds since the run began; `null` if there was none.
     pub last_answer_s: Option<f64>,
-    /// Time in which a message could not be sent because the broker gave no credit; `null` if it always gave credit.
+    /// Time in which a message could not be sent, because the broker gave no credit (AMQP's permission to send); `null`
+    /// if the broker always gave credit.
     pub no_credit: Option<MadesNoCredit>,
     /// The load, if it imitates the documents of a market (`--shape`); `null` for any other load.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -93,13 +94,15 @@ pub struct MadesBroker {
 pub struct MadesMarket {
     /// Kinds of messages that make up the load (`--shape`), in the order in which the user gave them.
     pub shapes: Vec<MadesShape>,
-    /// How many times as fast the run is as the market: this many seconds of market time pass in one second of the run.
+    /// Number of seconds of market time that pass in one second of the run.
     pub acceleration: u32,
-    /// Time zone of the market, by whose clock the quarter-hours of the market begin.
+    /// Time zone of the market, for example `Europe/Oslo`. The quarter-hours of the market begin by the clock of this
+    /// zone.
     pub time_zone: String,
     /// Messages that were due but never created, because too many were under way or there was no connection.
     pub missed: u64,
-    /// What became of the messages due in each quarter-hour of the market's clock, with a row for each of `shapes`.
+    /// What became of the messages that were due in each quarter-hour of the market's clock. Each quarter-hour has a
+    /// row for each kind of message in `shapes`.
     pub windows: Vec<MadesWindow>,
 }
 
@@ -113,7 +116,7 @@ pub struct MadesShape {
     pub message_type: String,
     /// Messages of this kind that were due, even if the bench could not create them.
     pub due: Option<u64>,
-    /// Counts and latencies of the messages of this kind: a row for each stage on their way, for example settled.
+    /// Counts and latencies of the messages of this kind: a row for each stage on their way, for example `inbox`.
     pub stages: Vec<StageRow>,
 }
 
@@ -230,7 +233,7 @@ pub struct MadesTimes {
     pub seen_ms: Option<LatencyMs>,
 }
 
-/// A queue at a broker that the run used.
+/// A queue at a broker that the run used, and how often the bench got another sender's message from it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MadesQueue {
@@ -246,9 +249,9 @@ pub struct MadesQueue {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MadesHop {
-    /// Stage at which the time begins, for example sent.
+    /// Stage from which the time is measured, for example sent.
     pub from: String,
-    /// Stage at which the time ends, for example settled.
+    /// Stage until which the time is measured, for example settled (confirmed by the broker).
     pub to: String,
     /// Messages for which the bench knows the times at both stages.
     pub count: u64,
@@ -272,7 +275,7 @@ pub struct MadesTrouble {
     pub count: u64,
 }
 
-/// Time in which the bench could not send because the broker gave no credit.
+/// Time in which the bench could not send, because the broker gave no credit, which is AMQP's permission to send.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MadesNoCredit {

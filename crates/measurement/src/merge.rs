@@ -107,8 +107,8 @@ impl SinkClock {
     }
 
     /// Combines the source's list of the messages that took longest to be accepted with the sink's list of the messages
-    /// that took longest to arrive. If the sink's list is full, all other messages arrived sooner, so messages that are
-    /// only in the source's list are left out.
+    /// that took longest to arrive. If the sink's list is full, all other messages that arrived were faster, so
+    /// messages that are only in the source's list are left out.
     fn slowest(&self, accepted: Vec<SlowMessage>, arrived: Vec<SlowMessage>) -> Vec<SlowMessage> {
         let is_cut = arrived.len() >= MAX_SLOWEST;
         let mut accepted: BTreeMap<u64, SlowMessage> =
@@ -172,7 +172,8 @@ pub fn join_events(events: Vec<EventRow>, more: Vec<EventRow>) -> Vec<EventRow> 
 
 /// Combines the source's and the sink's rows of the same second. Sent and accepted messages come from the source,
 /// delivered messages and latencies from the sink. Rows of the sink before the source's first row are left out if they
-/// have no delivery. Rows of the sink that are too late are also left out, because only a wrong clock can explain them.
+/// have no delivery, because the sink may have been started before the load. Rows of the sink that are too late are
+/// also left out, because only a wrong clock can explain them.
 fn join_series(source: &Record, sink: &Record) -> Vec<SeriesRow> {
     let shift = (i128::from(sink.origin_ns) - i128::from(source.origin_ns) + NS_PER_S / 2).div_euclid(NS_PER_S);
     let begin = source.series.first().map_or(u64::MAX, |row| row.second);

@@ -54,7 +54,8 @@ pub fn undecided(record: &Record, row: &StageRow, limit: Duration) -> u64 {
     let units = |message: &MissingMessage| u64::from(message.recipient_count.max(1));
     let old = record.missing.iter().filter(|_| is_of_far_end(row.name)).filter(is_old).map(units).sum();
     // Messages in `old` can no longer arrive in time. `old` and `open` include the warm-up, but `absent` does not. So
-    // subtract `old` from `open`: subtracted from `absent`, a message of the warm-up would hide one of the load.
+    // subtract `old` from `open`. If it were subtracted from `absent`, a message of the warm-up would hide a message of
+    // the load.
     let young = young.fold(0, |sum: u64, row| sum.saturating_add(row.created));
     absent.min(open.saturating_sub(old)).min(young)
 }
@@ -73,7 +74,8 @@ fn open(record: &Record, stage: Stage) -> u64 {
         let counts = [ledger.queued, ledger.not_delivered].into_iter().flatten();
         return counts.fold(in_flight, u64::saturating_add);
     }
-    // Without a sink, `in_flight` includes accepted messages. Accepted messages have passed all stages of a source.
+    // Without a sink, `in_flight` includes accepted messages. Subtract them, because they have passed all stages of the
+    // source.
     if ledger.delivered.is_none() { in_flight.saturating_sub(ledger.accepted.unwrap_or_default()) } else { in_flight }
 }
 
@@ -89,8 +91,8 @@ pub fn bound_ms(record: &Record, row: &StageRow, times: Option<&Latencies>) -> f
     }
     let waited_s = record.observed_until_s.map_or(0.0, |until_s| (until_s - load_end_s(record)).max(0.0));
     let is_open = absent(record, row).min(open(record, row.name)) > 0;
-    // If absent messages can still arrive, they may turn out faster than the slowest arrival so far. So do not use the
-    // slowest arrival as a bound then.
+    // If absent messages can still arrive, they may turn out faster than the slowest arrival so far. In that case, do
+    // not use the slowest arrival as a bound.
     let longest_ms = times.filter(|_| !is_open).and_then(Latencies::summary).map_or(0.0, |times| times.max);
     longest_ms.max(waited_s * 1e3)
 }

@@ -39,13 +39,15 @@ pub struct Record {
     pub origin_ns: u64,
     /// The moment of `origin_ns` in UTC (RFC 3339), by the host's clock.
     pub zero_at: String,
-    /// Seconds from the first created message after the warm-up until a message last reached any stage.
+    /// Seconds from the creation of the first message after the warm-up until a message reached a stage for the last
+    /// time.
     pub duration_s: f64,
     /// End of the observation in seconds since `origin_ns`. Until then, the run waited for messages that had not
     /// arrived.
     pub observed_until_s: Option<f64>,
-    /// Time in which load was offered, in seconds, without the warm-up. In an open loop, it lasts from the time at
-    /// which the first message was due to the end of the offer. In a closed loop, it begins when a session starts to
+    /// Time in which load was offered, in seconds, without the warm-up. In an open loop, it begins when the first
+    /// message is due, and ends at the planned end of the load. It ends earlier if the load is stopped, and later if a
+    /// late source begins the last message after the planned end. In a closed loop, it begins when a session starts to
     /// send the first message, and ends when the last message was accepted or failed. `null` if no load was offered.
     pub offered_s: Option<f64>,
     /// Messages that were due after the warm-up and before the planned end of the load, sent or not; `null` in a closed
@@ -122,7 +124,8 @@ pub struct Record {
     /// Reasons why mail bounced, by status code, the most frequent first; empty if nothing bounced.
     pub bounces: Vec<BounceRow>,
     /// Addresses under which mail arrived although the source had not named them: up to 1000 addresses, and a row for
-    /// all others; empty if no server's ORCPT or NOTIFY showed such an address.
+    /// all others. The sink recognizes such addresses by ORCPT and NOTIFY in a server's RCPT (RFC 3461). Empty if it
+    /// recognized none.
     pub rewrites: Vec<RewriteRow>,
     /// Errors: replies of 4xx and 5xx, cut connections and time-outs.
     pub errors: Vec<ErrorRow>,
@@ -152,8 +155,8 @@ impl Record {
         self.phases.iter().find(|row| row.name == name)
     }
 
-    /// Returns `count`, a number of messages without the warm-up, plus the messages accepted from the warm-up. Callers
-    /// need the sum to compute costs per message, because processor time and written bytes include the warm-up.
+    /// Adds the number of accepted messages of the warm-up to `count`, which does not include them. Callers need the
+    /// sum to compute costs per message, because processor time and written bytes include the warm-up.
     pub fn with_warm_up(&self, count: u64) -> u64 {
         count.saturating_add(self.warm_up.map_or(0, |warm_up| warm_up.accepted))
     }
@@ -263,7 +266,7 @@ pub struct Host {
     pub cpu_model: String,
     /// Number of processors that the process could use before it was pinned to some of them.
     pub cores: u32,
-    /// Physical memory in bytes.
+    /// Physical memory of the host in bytes.
     pub memory_bytes: u64,
     /// The disk under the run directory, or for a relay the disk under its spool; `null` if no directory was used.
     pub disk: Option<HostDisk>,
@@ -337,7 +340,8 @@ pub struct Surroundings {
     pub disk_written_bytes: Option<u64>,
     /// Available processor time in seconds while the source ran: its running time times the number of processors.
     pub load_processor_s: Option<f64>,
-    /// Share of `load_processor_s` that was not idle, including interrupts and steal.
+    /// Share of `load_processor_s` that was not idle. Interrupts and steal, which is time that the hypervisor gave to
+    /// other guests, count as not idle.
     pub used_share: Option<f64>,
     /// Processes of this host that used processor time while the source ran, by name, the busiest first, at most 8. The
     /// processes of the run itself are left out, but a server under test on this host is included.
@@ -504,11 +508,11 @@ pub struct OfferedStage {
     /// Name that the user gave this stage of the load; absent if the user gave none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Length of the stage in seconds.
+    /// Length of this stage of the load in seconds.
     pub length_s: f64,
-    /// Messages per second at the beginning of the stage.
+    /// Offered messages per second at the beginning of the stage.
     pub from_per_s: f64,
-    /// Messages per second at the end of the stage. In between, the rate changes linearly.
+    /// Offered messages per second at the end of the stage. In between, the rate changes linearly.
     pub to_per_s: f64,
 }
 
@@ -576,14 +580,14 @@ pub struct Workload {
     pub duration_limit_s: Option<f64>,
     /// Number of recipients of each message; the maximum if the number varies (`recipients_varied`).
     pub recipients: u32,
-    /// Number of parallel sessions.
+    /// Number of sessions that may send messages at the same time.
     pub sessions: u32,
     /// Size of each message in bytes, including headers, before dot-stuffing (as SIZE counts, RFC 1870); the mean if
     /// sizes vary (`sizes_varied`, `corpus`).
     pub message_bytes: u64,
     /// Messages per connection, or the maximum if the number varies (`reuse_varied`); `null` without a limit.
     pub reuse: Option<u64>,
-    /// Whether commands were sent before the replies to earlier commands had arrived.
+    /// Which commands a session sent without waiting for the replies to its earlier commands (RFC 2920).
     pub pipelining: Pipelining,
     /// True if messages were sent with BDAT instead of DATA (RFC 3030).
     pub chunking: bool,
@@ -595,9 +599,9 @@ pub struct Workload {
     pub rate_per_s: Option<f64>,
     /// Protocol of the load: smtp, lmtp or mades.
     pub protocol: String,
-    /// Address to which the load was sent.
+    /// Server to which the load was sent, as HOST:PORT or unix:PATH; over MADES, the URL of the outbox's broker.
     pub target: String,
-    /// Seed of all random values. With the same seed, the same load can be repeated.
+    /// Seed of all random values of the load. A run with the same options and the same seed sends the same load again.
     pub seed: u64,
     /// Distribution of the message sizes in bytes; `null` if all messages have the same size.
     pub sizes_varied: Option<Varied>,
@@ -656,7 +660,7 @@ pub struct Party {
     pub user_s: Option<f64>,
     /// Processor time in the kernel, in seconds; `null` if it could not be measured.
     pub sys_s: Option<f64>,
-    /// Peak resident memory in bytes.
+    /// Peak resident memory of the process in bytes.
     pub max_rss_bytes: Option<u64>,
     /// Bytes that the process caused to be written to storage.
     pub write_bytes: Option<u64>,
@@ -680,7 +684,7 @@ pub struct Party {
     /// not measured.
     pub wake_up_ms: Option<LatencyMs>,
     /// What a sink observed besides mail of the run, such as connections and mail without a trace header; `null` for
-    /// processes that are no sink.
+    /// processes other than a sink.
     pub reception: Option<Reception>,
 }
 
@@ -762,7 +766,7 @@ pub struct Reception {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Watched {
-    /// Number of watched mailboxes.
+    /// Number of mailboxes that the sink watched for mail of the run.
     pub count: u64,
     /// Number of mailboxes whose server reports new messages by itself (IDLE).
     pub idle: u64,
@@ -801,7 +805,7 @@ pub struct EndedRow {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RuleRow {
-    /// The rule as the user typed it.
+    /// The rule as the user typed it, for example `rcpt: greylist 4s`.
     pub rule: String,
     /// Number of commands, messages or recipients on which the rule acted.
     pub count: u64,
@@ -901,7 +905,7 @@ pub struct StageRow {
     pub late: u64,
     /// Arrivals of a message after its first arrival.
     pub duplicates: u64,
-    /// Bytes of the messages that reached the stage.
+    /// Total size of the messages that reached the stage, in bytes.
     pub bytes: u64,
     /// Messages per second that reached the stage. The rate is measured from the first arrival until 95 % of the
     /// messages have arrived or, if that is later, until the last message was due. `null` if fewer than 20 messages
@@ -909,7 +913,8 @@ pub struct StageRow {
     pub rate_per_s: Option<f64>,
     /// Seconds from the first created message to the last message that reached the stage.
     pub duration_s: f64,
-    /// Stage from which latencies count; `null` if no latency is known, for example without traces.
+    /// Stage from which latencies count; `null` if no latency is known, for example because no message had a trace
+    /// header.
     pub since: Option<Stage>,
     /// Latency from the stage `since` to this stage, for all messages that were due; `null` if unknown.
     pub latency_ms: Option<LatencyMs>,
@@ -981,7 +986,7 @@ pub fn stage_named(rows: &[StageRow], name: Stage) -> Option<&StageRow> {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PhaseRow {
-    /// Name of the phase, for example `rcpt`.
+    /// Phase of the SMTP dialogue, for example `rcpt`.
     pub name: Phase,
     /// Number of times that the phase occurred.
     pub count: u64,
@@ -1000,7 +1005,7 @@ pub struct StallRow {
     pub stage: Stage,
     /// Start of the stall in seconds since `origin_ns`. This is when a message last reached the stage or, if no message
     /// was waiting then, when the next message began to wait. The first stall may begin with the load. If connections
-    /// fail after a rejection, a new stall begins with the last rejection.
+    /// fail after a rejection, a new stall begins with the last rejection, because the server was reachable until then.
     pub from_s: f64,
     /// End of the stall: the time at which a message reached the stage again, or the load ended, or the next stall
     /// began.
@@ -1055,8 +1060,8 @@ pub struct SeriesRow {
     pub queued: u64,
     /// Number of errors that happened in this second.
     pub errors: u64,
-    /// Median latency, in milliseconds, of the messages that in this second reached the last stage that the process
-    /// observes; 0 if no message did.
+    /// Median latency, in milliseconds, of the messages that reached the last observed stage in this second; 0 if no
+    /// message did. This stage is `delivered` or, if no sink was watched, `accepted`.
     pub p50_ms: f64,
     /// 95th percentile of the latency in this second, in milliseconds; 0 if nothing arrived.
     pub p95_ms: f64,
@@ -1074,7 +1079,7 @@ pub struct SeriesRow {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PartyUsage {
-    /// Name of the process that was observed.
+    /// Name of the process that used the processors and the memory, for example `source`.
     pub party: String,
     /// A row for each second in which the process was observed.
     pub seconds: Vec<UsageRow>,
@@ -1150,7 +1155,7 @@ pub struct SlowMessage {
     pub recipients: Vec<String>,
     /// Number of all recipients of the message, including those that are not listed.
     pub recipient_count: u32,
-    /// Size of the message in bytes.
+    /// Size of the message in bytes, including its headers.
     pub bytes: u64,
     /// The server's reply to the end of the message, usually with a queue id; `null` if unknown.
     pub reply: Option<String>,
@@ -1178,7 +1183,7 @@ pub struct MissingMessage {
     /// if the time is unknown.
     pub answered_s: Option<f64>,
     /// The server's last reply to the message, with the queue id if the message was accepted; `null` if the server sent
-    /// none, or if a newer reply has overwritten it. Each worker thread keeps the replies to 8192 messages.
+    /// none, or if a newer reply has overwritten it. Each worker thread keeps only its last 8192 replies.
     pub reply: Option<String>,
     /// Recipients of the message, of which at most 10 are listed.
     pub recipients: Vec<String>,
@@ -1218,7 +1223,7 @@ impl MissingFate {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SlowPhase {
-    /// Name of the phase, for example `reply`.
+    /// Phase of the message's SMTP dialogue, for example `reply`.
     pub name: Phase,
     /// Time that the message spent in the phase, in milliseconds. If a phase repeats (RCPT), its times are added up.
     pub ms: f64,
@@ -1298,10 +1303,11 @@ pub struct LedgerRow {
     pub delay_notices: Option<u64>,
     /// Number of reports of bounces that an earlier notification had already reported.
     pub repeated_notices: Option<u64>,
-    /// Messages without a latency, because they have no usable creation time, for example one from another host's
-    /// clock.
+    /// Messages without a latency, because the sink cannot use their creation time. For example, it comes from another
+    /// host's monotonic clock.
     pub untimed: Option<u64>,
-    /// Messages without a latency, because their delivered time would be negative: the clocks of two hosts differ.
+    /// Messages without a latency, because their creation time is later than their arrival: the clocks of the source's
+    /// and the sink's host differ.
     pub negative: Option<u64>,
     /// Message-recipient pairs that the source or the sink could not remember, because its ledger had reached the
     /// memory limit. Their outcomes are unknown.
@@ -1374,7 +1380,7 @@ pub struct ErrorRow {
     pub code: u16,
     /// Text of the first reply with this code in this phase, or a description of the error if there was no reply.
     pub text: String,
-    /// Number of errors of this kind.
+    /// Number of errors with this code in this phase.
     pub count: u64,
     /// Time of the first error, in seconds since `origin_ns` of the record; `null` if unknown.
     pub first_s: Option<f64>,
@@ -1411,7 +1417,7 @@ impl Default for ErrorRow {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ThresholdRow {
-    /// The threshold's expression as the user typed it.
+    /// The threshold as the user typed it, for example `accepted.p99 < 50ms`.
     pub expression: String,
     /// Limit with which the measured value is compared, in `unit`.
     pub limit: Option<f64>,
@@ -1424,9 +1430,10 @@ pub struct ThresholdRow {
     pub margin: Option<f64>,
     /// Unit of the limit and the value: ms, /s, % or empty for a plain number.
     pub unit: String,
-    /// True if the threshold was met.
+    /// True if the threshold was certainly met.
     pub passed: bool,
-    /// True if the threshold was certainly missed. If it was neither met nor missed, it cannot be decided.
+    /// True if the threshold was certainly missed. If both `passed` and `missed` are false, nobody knows whether the
+    /// threshold was met.
     pub missed: bool,
     /// Reason why the threshold cannot be decided, or why it was missed without a measured value; empty if the value
     /// explains the result.

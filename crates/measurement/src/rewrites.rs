@@ -49,7 +49,8 @@ pub struct RewrittenUnit {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RewriteResult {
-    /// The message had not arrived for this recipient before, so the recipient's address was rewritten.
+    /// The message arrived for this recipient for the first time, and at another address than the recipient's own, so a
+    /// server rewrote the address.
     Rewritten,
     Copied,
     Duplicate,

@@ -74,8 +74,8 @@ impl SecondTally {
     }
 }
 
-/// Counts of a worker thread since it last handed over its counts, separately for each second. Usually, these are only
-/// one or two seconds.
+/// Counts of a worker thread since it last handed over its counts, separately for each second. Usually, there are only
+/// one or two seconds, because a worker hands over its counts about four times a second.
 #[derive(Clone, Debug, Default)]
 pub struct Seconds {
     /// Each of the first `used` tallies counts the events of one second. The others are empty, and are kept only so

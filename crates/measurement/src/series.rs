@@ -98,7 +98,7 @@ impl Series {
         self.row(second).errors += errors;
     }
 
-    /// Adds a row for the last complete second before `now`, so that idle seconds at the end have rows, too.
+    /// Adds a row for the last complete second before `now`, so that idle seconds at the end have rows as well.
     pub fn reach(&mut self, now: Duration) {
         if let Some(second) = now.saturating_sub(self.zero).as_secs().checked_sub(1) {
             self.row(second);
@@ -146,7 +146,7 @@ impl Series {
         let age_ms = |at: Duration, newest: Duration| at.saturating_sub(newest).as_secs_f64() * 1e3;
         let mut oldest_ms: f64 = 0.0;
         let mut newest = self.newest;
-        // The newest message is oldest just before a newer message arrives, or at the end of the second.
+        // The newest message reaches its greatest age just before a newer message arrives, or at the end of the second.
         for arrivals in open.arrivals.into_iter().flatten() {
             oldest_ms = newest.map_or(oldest_ms, |newest| oldest_ms.max(age_ms(arrivals.first, newest)));
             newest = newest.max(Some(arrivals.newest));

@@ -430,7 +430,7 @@ pub struct SinkTally {
 }
 
 impl SinkTally {
-    /// Returns an empty tally that never drops the counts of `own_run` to make room for other runs.
+    /// Returns an empty tally that never drops the counts of `own_run` when a new run needs room (see [`MAX_RUNS`]).
     pub fn keeping(own_run: Option<RunId>) -> Self {
         Self { runs: RunTallies { own_run, ..RunTallies::default() }, ..Self::default() }
     }
@@ -632,9 +632,11 @@ pub struct RunTally {
     pub corrupt: u64,
     /// Messages that a relay converted to 7-bit and whose checksum matches the original.
     pub converted: u64,
-    /// Messages whose creation time is on another host's CLOCK_MONOTONIC, so their latency is unknown.
+    /// Messages whose latency is unknown, because their creation time cannot be converted to this host's clock. For
+    /// example, it is a time of another host's CLOCK_MONOTONIC.
     pub untimed: u64,
-    /// Messages without a latency, because their creation time is in the future: the clocks of two hosts differ.
+    /// Messages without a latency, because their creation time is later than their arrival: the clocks of the source's
+    /// and the sink's host differ.
     pub negative: u64,
     pub overflow: u64,
     pub units: Ledger,

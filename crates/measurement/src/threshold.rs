@@ -624,7 +624,7 @@ fn time_value(figures: &impl MetricValues, place: MetricSource, metric: Metric, 
     let overdue = figures.overdue(place);
     let absent = overdue.as_ref().map_or(0, Overdue::count);
     let known = times.as_ref().and_then(Latencies::summary).or_else(|| figures.summary(place));
-    // Messages arrived, but none of them has a usable time. The latency depends on them, so it is unknown.
+    // If messages arrived but none of them has a usable time, the latency is unknown.
     let is_untimed = known.is_none() && figures.count(place) != Some(0);
     if is_untimed || (known.is_none() && absent == 0) {
         return Value::Unknown;
@@ -653,7 +653,8 @@ fn time_value(figures: &impl MetricValues, place: MetricSource, metric: Metric, 
     };
     let allowed = (1.0 - share) * (count + absent) as f64;
     let bound = overdue.bound_ms(times.as_ref());
-    // Exactly the allowed number of messages may be missing. `allowed` may be rounded down a little, so add 1e-9.
+    // The threshold can still be met if exactly `allowed` messages miss the limit. Rounding may make `allowed` slightly
+    // too small, so add 1e-9.
     Value::Beyond { bound, absent, is_open: never as f64 <= allowed + 1e-9 }
 }
 
@@ -836,7 +837,7 @@ pub fn evaluate_all<'t>(
     rows.map(|row| missed.filter(|missed| missed.expression == row.expression).cloned().unwrap_or(row)).collect()
 }
 
-/// Explains why a threshold has no value in a record, as part of a sentence.
+/// Returns the reason why a threshold has no value in a record, for example `the run is shorter than the window`.
 pub fn unseen_reason(record: &Record, row: &ThresholdRow) -> &'static str {
     let threshold = read_again(row);
     if threshold.as_ref().is_some_and(|threshold| threshold.record_of(record).is_none()) {
@@ -1013,8 +1014,8 @@ fn split_comparator(text: &str) -> (Comparator, &str) {
     parts.unwrap_or((Comparator::Less, text))
 }
 
-/// Splits off the stage of the load at the beginning of an expression, for example `peak` of
-/// `stage peak: accepted.p99 < 1s`.
+/// Splits an expression into the stage of the load at its beginning, if there is one, and the rest. For example, the
+/// stage in `stage peak: accepted.p99 < 1s` is `peak`.
 fn split_load_stage(text: &str) -> Result<(Option<String>, &str), String> {
     let Some(rest) = text.strip_prefix("stage").filter(|rest| rest.starts_with([' ', ':'])) else {
         return Ok((None, text));
@@ -1195,8 +1196,8 @@ fn without_comparison(text: &str) -> String {
     }
 }
 
-/// Returns advice if a subject has the syntax of k6. Examples are `p(95)` or `rate` without a stage, and figures of
-/// HTTP such as `http_req_duration: p(95)`.
+/// Returns advice if a subject is written as for k6, a load generator for HTTP. Examples are `p(95)` or `rate` without
+/// a stage, and figures of HTTP such as `http_req_duration: p(95)`.
 fn of_k6(subject: &str) -> Option<String> {
     if subject.starts_with("http_req") {
         let example = if subject.starts_with("http_req_failed") { "failed <= 1%" } else { "accepted.p95 < 500ms" };

@@ -6,11 +6,11 @@
 //!  ├────────────── rate ───────────────────────────┤         a server that falls behind: its own rate
 //!  ├────────────── rate ────────────────┤                    a server that keeps up: the rate of the load
 //! ```
-//! The rate is the number of messages that arrived after the first message, divided by the time that their arrival
-//! took. The time ends when 95 % of all messages have arrived, because a few messages that are retried after a minute
-//! say nothing about the speed of a server. It does not end before the last message was due, because a load that
-//! becomes slower at its end would otherwise get the rate of its fast beginning. `docs/decisions/0027-one-rate.md`
-//! compares this with other definitions.
+//! The rate is the number of messages that arrive in a period, divided by the length of the period. The period begins
+//! with the first arrival, which does not count itself. It ends when 95 % of all messages have arrived, because a few
+//! messages that are retried after a minute say nothing about the speed of a server. The period does not end before the
+//! last message was due, because a load that becomes slower at its end would otherwise get the rate of its fast
+//! beginning. `docs/decisions/0027-one-rate.md` compares this with other definitions.
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use flate2::Compression;
@@ -19,10 +19,11 @@ use flate2::write::ZlibEncoder;
 use std::io::{Read as _, Write as _};
 use std::time::Duration;
 
-/// A rate needs at least this many arrivals. With fewer, one or two messages would decide when the measured time ends.
+/// A rate needs at least this many arrivals. With fewer arrivals, one or two messages would decide when the period of
+/// the rate ends.
 pub const MIN_ARRIVALS: u64 = 20;
-/// The time over which a rate is computed ends when this share of the messages has arrived. The last messages are left
-/// out, because they may have been retried after a minute.
+/// The period over which a rate is computed ends when this share of the messages has arrived. The last messages are
+/// left out, because they may have been retried after a minute.
 const SHARE: f64 = 0.95;
 /// Arrivals are counted by time steps, which are 2^20 ns (about 1 ms) long at first. When there are more than
 /// `MAX_STEPS`, their length doubles.
@@ -210,8 +211,8 @@ impl Throughput {
             arrived = arrived.saturating_add(count);
             end_ns = begin_ns.saturating_add(1 << self.steps.shift);
         }
-        // If all messages are counted, the time ends with the last message. Otherwise, it ends with the last counted
-        // step, because `arrived` includes all messages of this step.
+        // If all messages are counted, measure until the last message. Otherwise, measure until the end of the last
+        // counted step, because `arrived` includes all messages of this step.
         let end_ns = if arrived < total { end_ns } else { self.last_ns };
         let elapsed_s = end_ns.saturating_sub(self.first_ns) as f64 / 1e9;
         (elapsed_s > 0.0).then(|| (arrived - 1) as f64 / elapsed_s)

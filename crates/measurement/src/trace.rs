@@ -24,8 +24,8 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 /// Maximum number of recipients of a message if each recipient has its number at the end of its address. The numbers
-/// count from 0, so the greatest is 1,023. An address that ends in a greater number was not numbered by mailrun, and its
-/// recipient counts as number 0.
+/// count from 0, so the greatest is 1,023. An address that ends in a greater number was not numbered by mailrun, so its
+/// recipient gets the number 0, as if the address ended in no number.
 pub const MAX_RECIPIENTS: u32 = 1024;
 
 /// Lowest sequence number of a warm-up message. Sinks check messages with this or a higher number for loss, but leave
@@ -326,7 +326,8 @@ pub enum TraceResult {
     Intact(Trace),
     /// A relay converted the message to 7-bit (RFC 6152 §3), and the trace's checksum matches the original body.
     Converted(Trace),
-    /// The trace's checksum does not match the body. `None` if there is an `X-Mailrun` header that cannot be read.
+    /// The trace's checksum does not match the body or, if this contains `None`, the message has an `X-Mailrun` header
+    /// that cannot be parsed.
     Corrupt(Option<Trace>),
 }
 
@@ -500,8 +501,8 @@ impl TraceReader {
                 self.part = MessagePart::Body;
                 return rest;
             }
-            // `receive` passes a block only to a decoder that existed before the block. If this line has created the
-            // decoder `original`, pass the rest of the block to it here.
+            // `receive` passes a block only to a decoder that existed before the block. If `line` has just created the
+            // decoder `original`, pass the rest of the block to the decoder here.
             if let Some(original) = self.original.as_mut().filter(|_| !was_original) {
                 original.receive(rest);
             }
@@ -1057,7 +1058,7 @@ mod tests {
         let sampled = message(&[b"Subject: one\r\n\r\n"]);
         let traced = message(&[b"Subject: two\r\n", LINE, b"\r\n123456789"]);
         // After the first two messages, the test does not take the sample. The third message has no sample, so the
-        // reader must not return an older one.
+        // reader must not return the sample of an earlier message.
         let messages =
             [(&sampled, None), (&traced, None), (&message(&[b"\r\n"]), Some(None)), (&sampled, Some(subject("one")))];
         for (octets, expected) in messages {

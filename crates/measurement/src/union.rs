@@ -388,7 +388,7 @@ fn move_times(record: &mut Record, by_s: f64) {
 }
 
 fn add_second(known: &mut SeriesRow, row: &SeriesRow) {
-    // `oldest_ms` is the age of a party's newest message. The lower age of two belongs to the newer message.
+    // `oldest_ms` is the age of a party's newest message. Keep the lower age, because it belongs to the newer message.
     let oldest_ms = known.oldest_ms.into_iter().chain(row.oldest_ms).min_by(f64::total_cmp);
     series::join(known, row);
     known.oldest_ms = oldest_ms;
@@ -535,8 +535,9 @@ fn add_ledger(sum: &mut LedgerRow, more: &LedgerRow) {
     add(&mut sum.overflow, more.overflow);
 }
 
-/// Returns the larger of the two busy shares and the larger of the two steal shares. Leaves out all other figures, such
-/// as `disk_written_bytes`, because they concern a single host.
+/// Returns the larger of both busy shares, and the larger of both steal shares, which are shares of processor time that
+/// the hypervisor gave to other guests. Leaves out all other figures, such as `disk_written_bytes`, because they
+/// concern a single host.
 fn disturbance(one: Option<Surroundings>, other: Option<Surroundings>) -> Option<Surroundings> {
     let largest = |one: Option<f64>, other: Option<f64>| one.into_iter().chain(other).reduce(f64::max);
     let one = one.unwrap_or_default();

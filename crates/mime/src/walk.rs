@@ -168,8 +168,9 @@ impl Walker {
                 break;
             }
         }
-        // If the line fits two multiparts, readers may disagree about it, so do not convert the message. For example,
-        // `--x--` closes a multipart with the boundary `x`, and begins a part of a multipart with the boundary `x--`.
+        // If the line is a delimiter of two multiparts, readers may disagree about it, so do not convert the message.
+        // For example, `--x--` closes a multipart with the boundary `x`, but begins a part of a multipart with the
+        // boundary `x--`.
         if matches.len() > 1 {
             return Err(ConversionError::Delimiter);
         }

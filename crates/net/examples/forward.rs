@@ -19,7 +19,7 @@ struct ForwardHandler {
 impl MessageHandler for ForwardHandler {
     fn handle_recipient(&mut self, message: &ReceivedMessage, _: &Path<'_>) -> Answer {
         // A message gets only one reply, so it can have only one recipient here. The client sends
-        // it again for the others.
+        // the message again for each other recipient.
         if message.recipients.is_empty() { Answer::Yes } else { Answer::reply(452, "4.5.3 One recipient at a time") }
     }
 

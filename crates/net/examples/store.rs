@@ -1,5 +1,5 @@
-//! A server that sends 250 only after it has stored the message so that it survives a power failure. It accepts mail
-//! for one domain.
+//! A server that sends 250 only after it has stored the message so that the message survives a power failure. The
+//! server accepts mail for one domain.
 //! `cargo run -p mailrun-net --example store -- 127.0.0.1:2525 mail.spool`
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 use mailrun_net::smtp::{Path, Reply};

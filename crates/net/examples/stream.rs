@@ -1,5 +1,5 @@
-//! A server that never holds a whole message. It counts the lines of the message as they arrive, and decides about each
-//! command.
+//! A server that never holds a whole message. It counts the lines of each message as they arrive, and refuses one
+//! recipient, `nobody`.
 //! `cargo run -p mailrun-net --example stream -- 127.0.0.1:2525`
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 use mailrun_net::smtp::Path;

@@ -39,8 +39,9 @@ pub enum Error {
     /// The server violated the SMTP protocol, so its replies cannot be trusted.
     #[error("{0}")]
     Protocol(#[from] Violation),
-    /// The server did not offer STARTTLS or AUTH, or rejected the command, so no message was sent. Without TLS, the
-    /// client uses only SCRAM-SHA-256 and CRAM-MD5, which do not reveal the password. Contains the server's last reply.
+    /// The server did not offer STARTTLS or a usable mechanism of AUTH, or rejected the command, so no message was
+    /// sent. Without TLS, only SCRAM-SHA-256 and CRAM-MD5 are usable, because they do not reveal the password. Contains
+    /// the server's last reply.
     #[error("{0}: {1}")]
     GaveUp(GaveUp, String),
     /// The server ended the session. Contains its last reply, which may say why.

@@ -63,7 +63,7 @@ pub trait MessageSource {
     }
 }
 
-/// Tells when a client begins TLS.
+/// Tells when a client begins TLS, and with which settings.
 #[derive(Clone, Debug)]
 pub enum ClientSecurity {
     /// The client begins TLS before the greeting (RFC 8314).
@@ -72,7 +72,7 @@ pub enum ClientSecurity {
     OnDemand(ClientTls),
 }
 
-/// Reason why a client session ended.
+/// Reason why a client session ended, as [`ClientSession::run`] returns it.
 #[derive(Debug)]
 pub enum SessionEnd {
     /// The session ended after QUIT, or because the server sent 421 or a refusal as its greeting.
@@ -93,7 +93,7 @@ pub enum SessionEnd {
 
 enum PauseReason {
     Ended(SessionEnd),
-    /// Everything is written, and TLS must begin.
+    /// The server has accepted STARTTLS and all output is written, so the TLS handshake must begin.
     ForTls,
 }
 

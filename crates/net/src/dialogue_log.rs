@@ -75,7 +75,7 @@ impl DialogueFilter {
     }
 }
 
-/// Shows the dialogues of the sessions of one or several servers.
+/// Shows what clients and servers say to each other, in the sessions of one or several servers.
 pub struct DialogueLog {
     /// Filters that select the sessions to show, or none to show all sessions.
     filters: Vec<DialogueFilter>,
@@ -395,7 +395,7 @@ mod tests {
         let lines = written.take();
         let gap = lines.iter().position(|(_, line)| line.ends_with(" lines are left out here")).expect("a gap");
         // Before MAIL, the session has 202 lines: the client's address, 200 commands and the greeting. The log shows
-        // the first `gap` lines. Its notice must state the number of the other lines.
+        // the first `gap` lines, and its notice must state how many lines are left out.
         let left_out = 1 + 200 + 1 - gap;
         assert_eq!(lines[gap].1, format!("=== {left_out} lines are left out here"));
         assert_eq!(lines[gap + 1].1, " -> MAIL FROM:<a@wanted> SIZE=5");

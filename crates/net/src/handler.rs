@@ -40,7 +40,7 @@ pub enum Answer {
     Reset,
 }
 
-/// Amount of input that a session reads next.
+/// Amount of input that a session reads next. With a small amount or a delay, a handler slows its client down.
 #[derive(Debug)]
 pub enum ReadLimit {
     /// Read as much as the buffer has room for.
@@ -49,8 +49,8 @@ pub enum ReadLimit {
     AtMost(usize),
     /// Read nothing before this time. This slows the client down, because the buffers of the connection fill up.
     NotBefore(Duration),
-    /// Read nothing more, and end the session. The answer must be [`Answer::HangUp`] or [`Answer::Reset`]. Any other
-    /// answer counts as [`Answer::HangUp`] without a reply.
+    /// Read nothing more, and end the session with this answer: [`Answer::HangUp`], or [`Answer::Reset`] to reset the
+    /// connection. Any other answer counts as [`Answer::HangUp`] without a reply.
     Close(Answer),
 }
 
@@ -87,7 +87,7 @@ impl fmt::Debug for Answer {
     }
 }
 
-/// Reason why a server session ended.
+/// Reason why a server session ended, for [`Handler::disconnect`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CloseReason {
     /// The client sent QUIT, which the handler accepted.
@@ -111,8 +111,8 @@ pub enum LoginOutcome {
     Failed,
 }
 
-/// Decides about the commands and messages of one session. The argument `now` is the time ([`crate::clock::now`]) of
-/// the read that brought the command.
+/// Accepts or refuses the commands and messages of one session. The argument `now` is the time
+/// ([`crate::clock::now`]) of the read that brought the command.
 pub trait Handler: 'static {
     /// Accepts or refuses a new connection. The server sends the answer as its greeting.
     fn connect(&mut self, now: Duration) -> Answer {
@@ -120,19 +120,19 @@ pub trait Handler: 'static {
         Answer::Yes
     }
 
-    /// Decides about EHLO, HELO or LHLO, in which the client calls itself `name`.
+    /// Accepts or refuses EHLO, HELO or LHLO, in which the client calls itself `name`.
     fn hello(&mut self, hello: Hello, name: &[u8]) -> Answer {
         let _ = (hello, name);
         Answer::Yes
     }
 
-    /// Decides about MAIL, which begins a transaction.
+    /// Accepts or refuses MAIL, which names the sender and begins a transaction.
     fn mail(&mut self, mail: &Mail<'_>) -> Answer {
         let _ = mail;
         Answer::Yes
     }
 
-    /// Decides about RCPT, which names a recipient of the message.
+    /// Accepts or refuses RCPT, which names a recipient of the message.
     fn recipient(&mut self, recipient: &Path<'_>) -> Answer {
         let _ = recipient;
         Answer::Yes
@@ -144,7 +144,7 @@ pub trait Handler: 'static {
         self.recipient(&recipient.path)
     }
 
-    /// Decides about DATA, or about the first BDAT, with which the content of the message begins.
+    /// Accepts or refuses DATA or the first BDAT, with which the content of the message begins.
     fn data(&mut self) -> Answer {
         Answer::Yes
     }
@@ -182,8 +182,8 @@ pub trait Handler: 'static {
         let _ = error;
     }
 
-    /// Decides about a TLS handshake before it begins. [`Answer::HangUp`] and [`Answer::Reset`] refuse it, and any
-    /// other answer lets it begin.
+    /// Accepts or refuses a TLS handshake before it begins. [`Answer::HangUp`] and [`Answer::Reset`] refuse the
+    /// handshake, and any other answer lets it begin.
     fn handshake(&mut self) -> Answer {
         Answer::Yes
     }
@@ -240,24 +240,24 @@ pub trait Handler: 'static {
         Answer::Reply(ReplyReason::XclientNotPermitted.reply().clone())
     }
 
-    /// Decides about VRFY with the argument `who`. The usual reply is 252, which neither confirms nor denies the
-    /// address.
+    /// Answers VRFY, with which the client asks whether the address or user `who` exists. The usual reply is 252, which
+    /// neither confirms nor denies that.
     fn verify(&mut self, who: &[u8]) -> Answer {
         let _ = who;
         Answer::Yes
     }
 
-    /// Decides about RSET, which ends the transaction. After an accepted RSET, the session calls [`Handler::reset`].
+    /// Accepts or refuses RSET, which ends the transaction. If RSET is accepted, the session calls [`Handler::reset`].
     fn rset(&mut self) -> Answer {
         Answer::Yes
     }
 
-    /// Answers NOOP. The command has no effect other than this reply.
+    /// Answers NOOP, a command that has no effect other than its reply.
     fn noop(&mut self) -> Answer {
         Answer::Yes
     }
 
-    /// Decides about QUIT, which ends the session if it is accepted.
+    /// Accepts or refuses QUIT, which ends the session if it is accepted.
     fn quit(&mut self) -> Answer {
         Answer::Yes
     }

@@ -21,13 +21,13 @@ use std::time::Duration;
 
 /// Default size limit of a message in bytes: 32 MiB, as in aiosmtpd.
 pub(crate) const DEFAULT_MESSAGE_BYTES: u64 = 32 << 20;
-/// Default limit in bytes for all messages that are being received at a time.
+/// Default limit for the memory, in bytes, of all messages that are being received at the same time.
 const DEFAULT_BUFFER_BYTES: usize = 512 << 20;
 /// Minimum number of bytes that a message takes from the budget at a time, so that small blocks do
 /// not each cost an allocation.
 const MIN_GROWTH: usize = 4096;
 
-/// A complete message with its envelope.
+/// A message that has arrived completely, with its sender, its recipients and facts about the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReceivedMessage {
     /// Address of the client that sent the message.
@@ -36,7 +36,7 @@ pub struct ReceivedMessage {
     pub hello: String,
     /// Name of the user, if [`MessageHandler::handle_login`] accepted a login.
     pub user: Option<String>,
-    /// Parameters of TLS, if the connection uses TLS.
+    /// TLS version, cipher suite and other results of the TLS handshake, if the connection uses TLS.
     pub handshake: Option<Handshake>,
     /// Address of the sender, which is empty for a notification. A notification must never cause another notification.
     pub sender: String,
@@ -132,7 +132,7 @@ impl BufferBudget {
         Self { used: Arc::default(), limit }
     }
 
-    /// Returns the number of bytes that messages have taken from the budget.
+    /// Returns the number of bytes that messages take from the budget at present.
     pub fn used(&self) -> usize {
         self.used.load(Ordering::Relaxed)
     }
@@ -275,7 +275,7 @@ async fn awaited(mut answer: Answer) -> Answer {
     answer
 }
 
-/// Wraps an answer that takes time, so that the recipient is stored in `kept` if the final answer accepts it.
+/// Wraps an answer about a recipient that takes time. If the final answer accepts the recipient, stores it in `kept`.
 fn keeping(answer: Answer, recipient: String, kept: Rc<RefCell<Option<String>>>) -> Answer {
     Answer::eventually(async move {
         let answer = awaited(answer).await;
@@ -413,8 +413,8 @@ mod tests {
     }
 
     proptest! {
-        /// If the budget had room for all blocks since the buffer was last cleared, the buffer must contain them, and
-        /// otherwise nothing. It must never allocate more bytes than it has reserved in the budget.
+        /// If the budget had room for all blocks since the buffer was last cleared, the buffer must contain these
+        /// blocks. Otherwise, it must be empty. It must never allocate more bytes than it has reserved in the budget.
         #[test]
         fn memory_is_charged_before_it_is_taken(
             limit in 0..40_000_usize,

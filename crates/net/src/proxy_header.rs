@@ -4,8 +4,8 @@ use mailrun_smtp::proxy::{self, MAX_V1_BYTES, ProxyHeader, ProxyHeaderError};
 use std::future::poll_fn;
 use std::io;
 
-/// Memory for a long header is allocated in steps of this size, because a sender may announce 64 KB
-/// and send nothing.
+/// Number of bytes by which the memory for a PROXY header grows as the header arrives. The memory is not allocated at
+/// once, because a sender may announce a header of 64 KB and then send nothing.
 const STEP_BYTES: usize = 4096;
 
 /// Tells whether connections come through a proxy that names the real client.

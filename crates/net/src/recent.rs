@@ -135,8 +135,8 @@ mod tests {
             capacity in 2..40_usize, steps in prop::collection::vec((0..60_u8, 0..4_u8), 0..400)
         ) {
             let mut map = RecentMap::new(capacity);
-            // A removed key becomes `None` in this list, but still counts as one of the latest keys. When this key was
-            // inserted, the map may have dropped an older key to make room.
+            // A removed key becomes `None` in this list, but still counts as one of the latest keys, because the map
+            // may have dropped an older key to make room for it.
             let mut used: VecDeque<Option<(u8, usize)>> = VecDeque::new();
             for (number, (key, what)) in steps.into_iter().enumerate() {
                 let at = used.iter().position(|one| one.is_some_and(|(one, _)| one == key));

@@ -72,8 +72,9 @@ pub struct Server<S, M> {
 
 impl Server<(), ()> {
     /// Creates a server that gives whole messages to `handler`. Each session gets a clone of the handler. A message may
-    /// have at most 32 MiB ([`Server::limits`]), and all messages that are being received at a time 512 MiB
-    /// ([`BufferBudget`]). DSN is not offered, because the handler does not see requests for notifications.
+    /// have at most 32 MiB ([`Server::limits`]). All messages that are being received at the same time may take at most
+    /// 512 MiB together ([`BufferBudget`]). DSN is not offered, because the handler does not see requests for
+    /// notifications.
     pub fn for_messages<H: MessageHandler + Clone + Send>(
         handler: H,
     ) -> Server<MessageService<H>, impl Fn() -> MessageService<H> + Clone + Send + 'static> {
@@ -134,7 +135,7 @@ impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
         self
     }
 
-    /// Sets the limits for each client address, from which only [exempt](Service::is_exempt) clients are free.
+    /// Sets the limits for each client address. They do not apply to [exempt](Service::is_exempt) clients.
     #[must_use]
     pub fn client_limits(self, limits: ClientLimits) -> Self {
         self.clients(Arc::new(Clients::new(limits)))
@@ -155,7 +156,8 @@ impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
         self
     }
 
-    /// Sets whether a proxy begins each connection with a PROXY header.
+    /// Sets whether all connections come through a proxy. If so, the server expects a PROXY header at the beginning of
+    /// each connection.
     #[must_use]
     pub fn proxied(mut self, proxied: Proxied) -> Self {
         self.proxied = proxied;
@@ -425,7 +427,7 @@ async fn accept<S: Service>(
         let client = classify(&**service, address.ip());
         let (client, admission) = match place.proxied {
             Proxied::No => (client, admit(&place.clients, client, address.ip())),
-            // This is the proxy's address. The session counts the client after the PROXY header has named the client.
+            // Do not count the proxy's address. The session counts the client when the PROXY header has named it.
             Proxied::Yes => (ClientClass::Exempt, Ok(None)),
         };
         let outcome = match admission {

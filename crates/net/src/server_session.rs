@@ -63,12 +63,12 @@ pub(crate) struct ServerSession<H: Handler> {
     admission: Option<Admission>,
     admit: AdmitClient,
     slot: SessionSlot,
-    /// Set if the connection must be closed without waiting for the client, because the handler
-    /// asked for that or the client has sent nothing.
+    /// Set if the server must close the connection without waiting for the client to close it, because the handler
+    /// asked for that, or because the greeting has refused the client before the client has sent anything.
     is_aborted: bool,
     /// Maximum time for which a client may send nothing, or may leave replies unread.
     idle_timeout: Duration,
-    /// Time at which the server gives up on a client that does not read its replies.
+    /// Time at which the server gives up on a client that does not read its replies. `None` while no reply is waiting.
     flushed_by: Option<Duration>,
     /// Time of the last read. Until the task sleeps, the check for a time-out uses this time instead of reading the
     /// clock.
@@ -193,14 +193,15 @@ impl<H: Handler> ServerSession<H> {
             Err(error) => {
                 self.handler.proxy_header_missing(&error);
                 self.show_event("no PROXY header: ", &error);
-                // Close without a reply, because a peer that sends no valid PROXY header is no proxy.
+                // Close without a reply, because a peer that does not send a valid PROXY header is not a proxy.
                 self.server.hang_up(None, &mut Vec::new());
                 Err(error)
             }
         }
     }
 
-    /// Counts the session against the limits of the client that a proxy has named, and no longer against the proxy's.
+    /// Counts the session against the limits of the client that a proxy has named, and no longer against the limits of
+    /// the proxy itself.
     fn admit_named(&mut self, address: IpAddr) -> Result<(), &'static Reply> {
         // Release the old admission first. If the proxy names the same client again, the session would otherwise count
         // twice.
@@ -209,13 +210,13 @@ impl<H: Handler> ServerSession<H> {
         if self.admission.is_some() { self.leave_reserved_slots() } else { Ok(()) }
     }
 
-    /// Refuses the current client, which is not exempt, if the remaining sessions are reserved for exempt clients. This
-    /// check comes late because only the proxy, which may be exempt, was known when the connection was accepted.
+    /// Refuses a client that is not exempt if all remaining sessions are reserved for exempt clients. The server could
+    /// not check this when it accepted the connection, because it knew only the proxy then, which may be exempt.
     fn leave_reserved_slots(&self) -> Result<(), &'static Reply> {
         if self.slot.suits(ClientClass::Limited) { Ok(()) } else { Err(ReplyReason::TooManySessions.reply()) }
     }
 
-    /// Ends the session of a client that the server does not admit, with this reply.
+    /// Sends `reply` to a client that the server does not admit, and ends the session with an error.
     fn refuse_client(&mut self, reply: &Reply) -> io::Result<()> {
         self.turn(|session, buffers| {
             session.server.hang_up(Some(reply), buffers.outbox.bytes());
@@ -509,8 +510,8 @@ impl<H: Handler> ServerSession<H> {
         Ok(())
     }
 
-    /// Writes the rest of the output. Fails with a time-out if the client does not read its replies for `idle_timeout`,
-    /// the limit that also applies to silent clients.
+    /// Writes the rest of the output. If this takes longer than `idle_timeout`, because the client does not read its
+    /// replies, fails with a time-out. The same limit applies to clients that send nothing.
     fn poll_flush(&mut self) -> Poll<io::Result<()>> {
         while self.has_unsent() {
             if self.stream.poll_writable().is_pending() {

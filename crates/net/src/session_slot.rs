@@ -37,13 +37,14 @@ impl SessionSlots {
 /// whether sessions are open.
 #[derive(Debug, Default)]
 pub(crate) struct WorkerSessions {
-    /// Counts the sessions whose handler is deciding about a message, because each of them holds a clone of this `Rc`.
+    /// Each session whose handler is deciding about a message holds a clone of this `Rc`, so that the worker can count
+    /// these sessions.
     deciding: Rc<()>,
     is_closing: Cell<bool>,
 }
 
 impl WorkerSessions {
-    /// Returns true if sessions are open, because each of them holds a reference in addition to the worker's own.
+    /// Returns true if sessions are open. Each open session holds a reference in addition to the worker's own.
     pub(crate) fn are_open(self: &Rc<Self>) -> bool {
         Rc::strong_count(self) > 1
     }

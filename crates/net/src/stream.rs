@@ -33,9 +33,9 @@ impl Stream {
     /// Begins TLS as the client, and waits until the handshake is complete.
     ///
     /// # Errors
-    /// Returns the errors of the connection, and `InvalidData` if the peer is not trusted or does
-    /// not speak TLS. The connection must not be used afterwards. If the user can repair the fault,
-    /// the error contains a [`mailrun_tls_verify::HandshakeFault`].
+    /// Returns the errors of the connection, and `InvalidData` if the peer is not trusted or does not speak TLS. If the
+    /// user can repair the fault, the error contains a [`mailrun_tls_verify::HandshakeFault`]. After any error, the
+    /// connection must not be used.
     pub async fn connect_tls(&mut self, setup: &ClientTls) -> io::Result<Handshake> {
         let outcome = self.handshake(Box::new(TlsLayer::client(setup)?)).await;
         outcome.map_err(|error| with_handshake_fault(error, setup))

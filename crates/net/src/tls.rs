@@ -16,7 +16,7 @@ use std::io;
 use std::task::{Poll, ready};
 use std::time::Duration;
 
-/// Number of bytes of plaintext that are encrypted at a time, and then sent by one system call.
+/// Maximum number of bytes of plaintext that are encrypted together, and then sent by one system call.
 const CHUNK_BYTES: usize = 64 * 1024;
 const RECORD_BYTES: usize = 16 * 1024;
 /// Maximum capacity in bytes that an emptied buffer keeps, so that an idle session holds little memory.

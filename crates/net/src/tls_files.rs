@@ -123,12 +123,13 @@ pub fn check_regular(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Identity, size and times of a file. If the file changes, at least one of them changes, so it need not be read.
+/// Identity, size and times of a file. If the file changes, at least one of them changes. A change is thus noticed
+/// without reading the file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FileStamp(Option<[i128; 5]>);
 
 impl FileStamp {
-    /// Returns the file's current identity and times. Follows symbolic links.
+    /// Returns the file's current identity, size and times. Follows symbolic links.
     pub fn of(path: &Path) -> Self {
         let nanos = |seconds: i64, nanos: i64| i128::from(seconds) * 1_000_000_000 + i128::from(nanos);
         Self(std::fs::metadata(path).ok().map(|data| {
@@ -163,8 +164,9 @@ impl TlsWatch {
         Self { files, setup, read, changing: None, next_check: Duration::ZERO, unreadable: None }
     }
 
-    /// Checks the files, at most once a second. If they have changed, but not since the last check, reads them and
-    /// returns the result. If the files cannot be used, the server keeps its settings, and the error is returned once.
+    /// Checks the files, at most once a second. If they have changed, and have then stayed the same for two checks in a
+    /// row, reads them and returns the result. If the files cannot be used, the server keeps its settings, and the
+    /// error is returned once.
     pub fn check(&mut self, now: Duration) -> Option<Result<(), TlsFilesError>> {
         if now < self.next_check {
             return None;
@@ -184,7 +186,7 @@ impl TlsWatch {
             return Some(outcome);
         }
         let before = self.read;
-        // Forget what was read, so that the next check reads the files even if they have not changed.
+        // Forget the stamps of the files, so that the next check reads the files even if they have not changed.
         self.read = [FileStamp::default(); 3];
         self.changing = Some(stamps);
         (self.unreadable.replace(before) != Some(before)).then_some(outcome)

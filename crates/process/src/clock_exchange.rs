@@ -151,9 +151,9 @@ pub fn before_and_after(before: Option<ClockMeasurement>, after: Option<ClockMea
     Some(SinkClockRow { chrony_bound_ns, ..row })
 }
 
-/// Returns true if chrony's bound is smaller than the largest difference of the clocks that the exchange allows.
-/// Returns false if the bound is below even the smallest difference that the exchange allows, because the bound must
-/// then be wrong.
+/// Returns true if chrony's bound is smaller than the largest difference of the clocks that is possible according to
+/// the exchange. Returns false if the bound is below even the smallest possible difference, because it must then be
+/// wrong.
 fn is_smaller_bound(chrony_ns: u64, exchange: &SinkClockRow) -> bool {
     let difference_ns = exchange.difference_ns.unsigned_abs();
     let least_ns = difference_ns.saturating_sub(exchange.error_ns);

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-/// Maximum number of bytes of lines that wait to be written to the file. Further lines are dropped.
+/// Maximum total size, in bytes, of the lines that wait to be written to the file. Further lines are dropped.
 const BUFFER_LIMIT: usize = 4 << 20;
 const SECONDS_OF_DAY: i64 = 86_400;
 

@@ -31,7 +31,7 @@ impl HostProcesses {
 
     /// Returns the CPU time that each program has used between this snapshot and `later`, the busiest program first.
     /// Leaves out the process `own` and its descendants. `is_foreign` must return true for processes that have nothing
-    /// to do with the run. The result also has the sum of their CPU times.
+    /// to do with the run. The result also has the total CPU time of these foreign processes.
     pub(crate) fn used_until(&self, later: &Self, own: u32, is_foreign: impl Fn(u32) -> bool) -> UsedByOthers {
         let parents: BTreeMap<u32, u32> = later.seen.iter().map(|((pid, _), (_, stat))| (*pid, stat.parent)).collect();
         let mut ended: BTreeMap<u32, u64> = BTreeMap::new();
@@ -70,8 +70,8 @@ impl HostProcesses {
         UsedByOthers { rows, foreign_s }
     }
 
-    /// Returns `roots` and all processes that they have started. A process whose parent has ended is still found by its
-    /// process group or session, if their leader is one of these processes.
+    /// Returns `roots` and all processes that they have started. If the parent of a process has ended, the process is
+    /// still found if the leader of its process group or session is one of the returned processes.
     pub(crate) fn family(&self, roots: &BTreeSet<u32>) -> BTreeSet<u32> {
         let stats: BTreeMap<u32, &ProcessStat> = self.seen.iter().map(|((pid, _), (_, stat))| (*pid, stat)).collect();
         let mut members: BTreeSet<u32> = roots.iter().copied().filter(|pid| stats.contains_key(pid)).collect();

@@ -102,7 +102,7 @@ impl CpuTicks {
     }
 }
 
-/// Sets the share of the host's CPU time that processes other than the run's used. `theirs_s` is the CPU time, in
+/// Sets the share of the host's CPU time that was used by processes outside of the run. `theirs_s` is the CPU time, in
 /// seconds, that the run's own processes and the bench have used.
 pub fn set_other_busy_share(around: &mut Surroundings, theirs_s: f64) {
     let (Some(busy), Some(all_s)) = (around.busy_share, around.processor_s.filter(|all| *all > 0.0)) else { return };

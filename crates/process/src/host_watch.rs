@@ -241,9 +241,9 @@ fn parse_control_group(text: &str) -> Option<&str> {
 /// Reads how long threads waited for a processor.
 #[derive(Debug, Default)]
 struct RunQueue {
-    /// For each program of the run, and last for the server, the IDs and names of its processes.
+    /// IDs and names of the processes of each program of the run. The last group has the processes of the server.
     groups: Vec<Vec<(u32, String)>>,
-    /// Nanoseconds that each thread had waited since its start, at the last reading.
+    /// Nanoseconds that each thread, by process and thread ID, had waited from its start to the last reading.
     last: BTreeMap<(u32, u32), u64>,
 }
 
@@ -291,8 +291,8 @@ fn parse_schedstat(text: &str) -> Option<u64> {
     }
 }
 
-/// How long threads of the run waited for a processor, in rows of equal length in time. The number of rows is limited,
-/// so each row covers more time if the load lasts longer.
+/// How long threads of the run waited for a processor, in rows that each cover the same length of time. The number of
+/// rows is limited, so each row covers more time if the load lasts longer.
 #[derive(Debug)]
 struct Windows {
     rows: Vec<WaitRow>,

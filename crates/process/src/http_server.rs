@@ -3,7 +3,7 @@
 //!
 //! An attacker who can reach the port could open connections, send nothing, and so use up all file descriptors. There
 //! are therefore at most [`CONNECTION_LIMIT`] connections, and a further connection closes the oldest. A new client can
-//! always connect, but loses its connection if the attacker then opens that many others.
+//! always connect, but loses its connection if the attacker then opens [`CONNECTION_LIMIT`] further connections.
 //!
 //! A web page in a browser can make its own domain name point to this host (DNS rebinding) and then read the answers of
 //! this server. The requests of such a page name the page's domain as their host. The server therefore answers only

@@ -46,7 +46,7 @@ const SHARED_SIGNAL_POLL: Duration = Duration::from_millis(5);
 /// The exit status of an interrupted command: 128 + SIGINT.
 pub const INTERRUPTED_STATUS: u8 = 130;
 
-/// The user has stopped the command before it could print a report.
+/// Error of a command that the user has stopped before it could print a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interrupted(pub(crate) &'static str);
 
@@ -76,7 +76,7 @@ pub struct Interrupt {
 #[derive(Debug, Default)]
 struct SignalWatch {
     signals: AtomicU32,
-    /// Number of signals that were SIGTERM or SIGHUP.
+    /// How many of the `signals` were SIGTERM or SIGHUP.
     terminations: AtomicU32,
 }
 
@@ -141,7 +141,7 @@ impl Interrupt {
         }
     }
 
-    /// Returns true if one of the signals was SIGTERM or SIGHUP.
+    /// Returns true if SIGTERM or SIGHUP has arrived since this value was created.
     pub fn is_termination(&self) -> bool {
         self.watch.terminations.load(Ordering::Relaxed) > self.terminations_before
     }

@@ -37,8 +37,8 @@ pub struct AwakeProcessors {
     _device: Option<File>,
 }
 
-/// Keeps the processors awake if `mode` is `On`, or if `mode` is `Auto` and `is_usual` is set. From now on, the records
-/// that this process writes say whether the processors are kept awake.
+/// Keeps the processors awake if `mode` is `On`. If `mode` is `Auto`, keeps them awake only if the caller sets
+/// `is_usual`. From now on, the records that this process writes say whether the processors are kept awake.
 ///
 /// # Errors
 /// Returns an error if `mode` is `On` and the device cannot be written.

@@ -2,9 +2,8 @@
 //! the log, and HTTP.
 #![allow(missing_docs)] // only crates that other programs embed document every public item
 
-/// Writes a line to standard error. While a dashboard is on the screen, the line is kept until the
-/// dashboard has left. If standard error is full or closed, the line is lost, because the process
-/// must not stop for that.
+/// Writes a line to standard error. While a dashboard is on the screen, the line is kept until the dashboard is closed.
+/// If standard error is full or closed, the line is lost, because the process must not stop for that.
 #[macro_export]
 macro_rules! tell {
     ($($words:tt)*) => {

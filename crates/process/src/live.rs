@@ -71,7 +71,8 @@ pub enum LiveEvent {
 #[serde(default)]
 pub struct LiveProgress {
     pub elapsed_s: f64,
-    /// Messages that the schedule of an open loop has required so far. 0 in a closed loop.
+    /// Number of messages that should have been sent by now according to the schedule of an open loop. 0 in a closed
+    /// loop, which has no schedule.
     pub due: u64,
     pub created: u64,
     /// Messages that the source has handed over to the server, answered or not.
@@ -119,8 +120,9 @@ pub struct LiveProgress {
 }
 
 impl LiveProgress {
-    /// Returns the errors of a source and its sink together. A fault that the sink makes on purpose may also appear as
-    /// an error of the source, so the larger of the two numbers counts. The sink's number is larger if a server between
+    /// Returns the number of errors of a source and its sink together. The source may count the faults that the sink
+    /// makes on purpose (`ordered`) as errors of its own. To avoid counting them twice, only the larger of the source's
+    /// `errors` and the sink's `ordered` is added to the sink's other errors. `ordered` is larger if a server between
     /// source and sink hides such faults from the source.
     pub fn errors_with_sink(&self, sink: &Self) -> u64 {
         sink.errors.saturating_sub(sink.ordered).saturating_add(self.errors.max(sink.ordered))

@@ -11,8 +11,8 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 
-/// Programs that only forward connections, for example into a container. If one of them listens, its CPU time and its
-/// children are not those of the server under test.
+/// Programs that only forward connections, for example into a container. If one of them listens at the server's
+/// address, the server under test is another process, which remains unknown.
 const FORWARDERS: [&str; 8] =
     ["docker-proxy", "rootlessport", "slirp4netns", "pasta", "pasta.avx2", "ssh", "kubectl", "socat"];
 
@@ -21,7 +21,7 @@ pub(crate) enum ServerProcesses {
     /// The processes of this host that have the listening socket open.
     Here(BTreeSet<u32>),
     Elsewhere,
-    /// The server's processes cannot be determined. The text is the reason.
+    /// The server's processes cannot be determined, for a reason such as `its port is forwarded`.
     Unknown(&'static str),
 }
 

@@ -348,8 +348,9 @@ impl<'a> Section<'a> {
         sections
     }
 
-    /// Checks the value of `key`: serde must be able to read a file of type `T` that contains only this key with its
-    /// value. Each item of a list is first checked alone, so that an error gets the position of the item.
+    /// Checks the value of `key` by letting serde read a file that contains only this key with its value. `T` is the
+    /// type of the whole file. Each item of a list is first checked alone, so that an error gets the position of the
+    /// item.
     ///
     /// `check` can refuse a value that serde accepts.
     pub fn check<T: DeserializeOwned>(

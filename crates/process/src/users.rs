@@ -17,8 +17,8 @@ use std::{fmt, io};
 pub const PASSWORD_VARIABLE: &str = "MAILRUN_PASSWORD";
 
 const MAX_USERS: usize = 1_000_000;
-/// Maximum number of users whose SCRAM-SHA-256 keys are kept, in some 200 bytes each. For other users, each login
-/// computes the keys in 4096 rounds of hashing, which takes about a millisecond.
+/// Maximum number of users whose SCRAM-SHA-256 keys are kept in memory. The keys of a user take about 200 bytes. For
+/// other users, each login computes the keys in 4096 rounds of hashing, which takes about a millisecond.
 const MAX_KEPT_KEYS: usize = 20_000;
 
 #[derive(Debug)]

@@ -22,7 +22,7 @@ pub(super) struct RelayCounters {
     pub(super) accepted_recipients: RelayCounter,
     pub(super) accepted_bytes: RelayCounter,
     pub(super) full: RelayCounter,
-    /// Messages and recipients answered 452 because too much mail was in memory.
+    /// Messages and recipients that the relay answered with 452, because too much mail was in memory.
     pub(super) crowded: RelayCounter,
     /// Messages that were rejected after their data for a reason other than a lack of room.
     pub(super) refused: RelayCounter,

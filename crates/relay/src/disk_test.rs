@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Numbers of messages that one sync commits together. The test measures each of them, in this order.
+/// Numbers of messages that one sync commits together. The test measures the disk with each number, in this order.
 const GROUPS: [u32; 3] = [1, 8, 64];
 const SIZES: [u64; 3] = [1 << 10, 4 << 10, 64 << 10];
 /// Size of the test file in bytes. It has room for seven of the largest batches that the test writes by default, which

@@ -55,7 +55,7 @@ pub(super) fn check(directory: &Path) -> Result<Option<String>, String> {
 /// this user, or this user can probably create it.
 ///
 /// # Errors
-/// Fails if a spool cannot be created or used at this path. The text gives the reason.
+/// Fails if a spool cannot be created or used at this path. The error tells the operator why.
 pub fn can_create(directory: &Path) -> Result<(), String> {
     let directory: PathBuf = directory.components().collect();
     let path = directory.display();
@@ -182,7 +182,7 @@ mod tests {
         is(0o700);
         assert_eq!(check(&spool), Ok(None));
         // If other users can read a spool or an empty directory, the check changes the mode to 0700. If they can read a
-        // directory with other files, the check only warns.
+        // directory that contains only other files, the check only warns.
         is(0o750);
         assert!(check(&spool).unwrap().unwrap().contains("(mode 0750); the mode was changed"));
         assert_eq!(check(&spool), Ok(None));

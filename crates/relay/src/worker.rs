@@ -182,7 +182,8 @@ impl RelayWorker {
     /// Opens, wakes and closes connections as the queue demands, and starts to read the messages that the queue wants
     /// in memory. The queue does nothing by itself, so this must be called after each change of the queue.
     pub(crate) fn drive(self: &Rc<Self>) {
-        // Start no new delivery while the relay stops, because the remaining entries are safe in the spool.
+        // Start no new delivery while the relay stops, because the messages that are left in the queue are safe in the
+        // spool.
         while !self.is_closing.get() {
             let action = self.queue.borrow_mut().next_connection_action(clock::now());
             match action {
@@ -217,8 +218,8 @@ impl RelayWorker {
         if self.do_due() == DueWork::More && !self.is_behind.replace(true) {
             let worker = Rc::clone(self);
             mailrun_net::worker::spawn_local(async move {
-                // Yield between the parts of the due work, so that the sessions of this thread do not wait for all of
-                // it.
+                // Yield between the parts of the due work. Otherwise, the sessions of this thread would have to wait
+                // until all of it is done.
                 while worker.do_due() == DueWork::More {
                     mailrun_net::worker::yield_now().await;
                 }
@@ -281,8 +282,8 @@ impl RelayWorker {
     fn count_facts(&self, facts: &[Fact]) {
         for fact in facts {
             match fact {
-                // Count only real deferrals. A time of 0 means that an operator's command has made the recipient due at
-                // once.
+                // Count only real deferrals. If `next_unix_s` is 0, an operator's command has made the recipients due
+                // at once.
                 Fact::Deferred { recipients, next_unix_s: 1.., .. } => {
                     self.sink.counters.deferred.add(recipients.len() as u64)
                 }

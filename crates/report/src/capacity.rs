@@ -26,8 +26,8 @@ const MIN_NAMED: f64 = 0.05;
 #[derive(Clone, Debug)]
 pub struct JudgedTrial {
     pub outcome: TrialOutcome,
-    /// Latency of messages up to a stage such as `delivered`. It is the first stage that a goal names. If no goal names
-    /// a stage, it is the last observed stage.
+    /// Latency of messages up to a stage such as `delivered`. This is the first stage that a goal names or, if no goal
+    /// names a stage, the last observed stage.
     pub latency_ms: Option<LatencyMs>,
     /// Messages per second that reached the stage at which `latency_ms` ends, counted while load was offered.
     pub delivered_per_s: f64,
@@ -132,8 +132,9 @@ impl CapacityRun {
         table
     }
 
-    /// Returns the stage, such as `delivered`, at which the latencies in the tables end. It is the first stage that a
-    /// goal names, so the tables show the latencies by which the search has judged the server.
+    /// Returns the stage, such as `delivered`, at which the latencies in the tables end. This is the first stage that a
+    /// goal names, so the tables show the latencies by which the search has judged the server. Returns `None` if no
+    /// goal names a stage.
     pub(crate) fn timed_stage(&self) -> Option<&'static str> {
         self.goals.iter().find_map(LossGoal::stage).map(MetricSource::name)
     }
@@ -377,8 +378,8 @@ pub fn capacity_verdict(run: &CapacityRun) -> String {
     }
 }
 
-/// Returns the word for the outcome of a search in the report. A pass is called `CAPACITY`, because a search only finds
-/// a number and does not judge the server.
+/// Returns the word with which the report names the outcome of a search. A pass is called `CAPACITY`, because a search
+/// only finds a number and does not judge the server.
 pub(crate) fn word(outcome: Outcome) -> &'static str {
     match outcome {
         Outcome::Pass => "CAPACITY",

@@ -44,8 +44,8 @@ pub(crate) fn ledger(record: &Record) -> Option<Section> {
     })
 }
 
-/// Returns all counts of the ledger under the names that they have in `run.json`: created, accepted, each fate, and
-/// counts such as duplicates.
+/// Returns all counts of the ledger under the names that they have in `run.json`: `created`, `accepted`, each fate such
+/// as `delivered` or `lost`, and other counts such as `duplicates`.
 pub(crate) fn units(record: &Record) -> Vec<(&'static str, Option<u64>)> {
     let ledger = &record.ledger;
     let first = [("created", ledger.created), ("accepted", ledger.accepted)];
@@ -94,7 +94,8 @@ pub(crate) fn fates(record: &Record) -> Vec<(&'static str, u64)> {
     })
 }
 
-/// Returns the counts of the ledger that are not fates, such as the number of duplicates. Leaves out counts of zero.
+/// Returns the counts of the ledger that do not say what became of a message, such as the number of duplicates. Leaves
+/// out counts of zero.
 fn beside(record: &Record) -> Vec<(&'static str, u64)> {
     some(&units_beside(&record.ledger), |name| match name {
         "overflow" => "not recorded",

@@ -104,8 +104,8 @@ fn load(workload: &Workload) -> String {
     }
 }
 
-/// Returns the size of the messages, for example `400 B`. If the sizes vary, returns their mean and the range, for
-/// example `12.4 KiB on average (400..64k)`.
+/// Returns the size of the messages, for example `400 B`. If the sizes vary, returns their mean and, unless they come
+/// from a corpus, the distribution that the user gave, for example `12.4 KiB on average (400..64k)`.
 pub(super) fn sizes(workload: &Workload) -> String {
     let mean = octets(workload.message_bytes);
     match (&workload.sizes_varied, &workload.corpus) {

@@ -19,9 +19,9 @@ impl std::fmt::Debug for DecoySecrets {
 }
 
 impl DecoySecrets {
-    /// Creates a generator with this key, which must be secret. The key must not change while the server stores keys
-    /// with its salts. A new key changes the salts of unknown names, but real users keep their stored salts, so an
-    /// attacker could tell which users exist.
+    /// Creates a generator with this key, which must be secret. The key must not change while the server stores SCRAM
+    /// keys whose salts come from this generator. A new key changes the salts of unknown names, but real users keep
+    /// their stored salts, so an attacker could tell which users exist.
     pub fn new(key: Nonce) -> Self {
         Self { key }
     }

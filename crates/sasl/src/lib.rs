@@ -38,7 +38,7 @@ pub const NONCE_BYTES: usize = 18;
 /// Random bytes that must never be used twice.
 pub type Nonce = [u8; NONCE_BYTES];
 
-/// Maximum length of a line in an exchange, including `<CRLF>` (RFC 4954 §4).
+/// Maximum length in bytes of a line in an AUTH exchange, including `<CRLF>` (RFC 4954 §4).
 pub const MAX_EXCHANGE_LINE_BYTES: usize = 12288;
 
 /// Mechanism of AUTH (RFC 4954 §4), with which a client proves its identity.

@@ -23,7 +23,8 @@ pub enum ExchangeStep {
     ProofChallenge(Vec<u8>, AwaitedProof),
     /// The application must check the name and the secret that the client has sent. This ends the exchange.
     Check(ShownSecret),
-    /// The application must look up the secret of the user with this name, and pass it to [`SecretLookup::provide`].
+    /// The application must look up the secret of the user that [`SecretLookup::name`] returns, and pass the secret to
+    /// [`SecretLookup::provide`].
     Lookup(SecretLookup),
     /// The client has proved its identity, so the login succeeds.
     Accepted,

@@ -110,8 +110,8 @@ impl Distribution {
         }
     }
 
-    /// Returns true for a log-normal distribution, whose numbers are clamped to its bounds. A caller may also clamp the
-    /// numbers of such a distribution to a higher minimum, because this only moves the lower bound.
+    /// Returns true for a log-normal distribution, whose numbers are clamped to its bounds. A caller that needs larger
+    /// numbers may then raise all smaller ones to its own minimum, because this only moves the lower bound.
     pub fn is_clamped(&self) -> bool {
         matches!(self.kind, DistributionKind::LogNormal { .. })
     }

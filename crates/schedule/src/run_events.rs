@@ -11,7 +11,7 @@ use std::time::Duration;
 pub struct RunCourse<'a> {
     /// Moment from which the run record counts its times.
     pub origin: Duration,
-    /// Time at which the load started.
+    /// Time at which the load started. The warm-up and the first stage of the rate begin at this time.
     pub began: Duration,
     /// Time after which no more messages were created.
     pub ended: Duration,

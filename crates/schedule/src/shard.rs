@@ -50,7 +50,8 @@ impl Shard {
         total / count + u64::from(u64::from(self.index) < total % count)
     }
 
-    /// Returns the sum of the shares of all parts with a smaller index. This part's share begins there.
+    /// Returns the position at which this part's share of `total` begins: the sum of the shares of all parts with a
+    /// smaller index.
     fn before(self, total: u64) -> u64 {
         let count = u64::from(self.count);
         let index = u64::from(self.index);
@@ -139,7 +140,8 @@ impl PlanHash {
         Self(hash.finalize().into())
     }
 
-    /// Returns the ID of the run that executes the plan at the given time, which is the same in all parts.
+    /// Returns the ID of the run that executes the plan at the given time. All parts of the run compute the same ID,
+    /// although they do not communicate.
     pub fn run_id(&self, start_at: &str) -> RunId {
         let mut hash = Sha256::new();
         hash.update(self.0);

@@ -182,8 +182,8 @@ fn bench_sessions(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Runs the server's side of a session. The server reads these blocks from the client. Returns the number of message
-/// bytes.
+/// Runs the server's side of a session. `blocks` is the input that the server reads from the client. Returns the number
+/// of message bytes.
 fn serve(settings: &Arc<ServerSettings>, blocks: &[&[u8]]) -> u64 {
     let mut server = Server::new(Arc::clone(settings), NOW);
     let mut out = Vec::with_capacity(1024);

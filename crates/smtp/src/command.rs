@@ -1,4 +1,4 @@
-//! Parses command lines strictly (RFC 5321 §4.1.1).
+//! Parses command lines (RFC 5321 §4.1.1), and returns the reason to refuse lines that violate the grammar.
 use crate::address::{Path, PathError};
 use crate::dsn::{Notify, OriginalRecipient, Return, envelope_id};
 use crate::extensions::number;

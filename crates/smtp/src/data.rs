@@ -35,7 +35,7 @@ pub enum LineFault {
     LineTooLong,
 }
 
-/// Part of a message, as [`DataReader::next`] returns it.
+/// What [`DataReader::next`] takes from its input: bytes of the message, or the end of data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataPiece<'a> {
     /// A block of the message's bytes, without dot-stuffing.
@@ -60,8 +60,7 @@ pub struct DataReader {
 }
 
 impl DataReader {
-    /// Creates a reader at the start of a message. Lines may have `line_limit` bytes, including
-    /// CRLF.
+    /// Creates a reader at the start of a message. Lines may have at most `line_limit` bytes, including CRLF.
     pub fn new(line_limit: usize) -> Self {
         Self { state: DataState::LineStart, lines: LineChecker::new(line_limit) }
     }
@@ -250,7 +249,8 @@ mod tests {
             (b"a\r\n.\r.\r\n.\r\n", b"a\r\n\r.\r\n", BARE),
             (b"a\r\n\0.\r\nb\r\n.\r\n", b"a\r\n\0.\r\nb\r\n", BARE),
             (b"a\r\n.\0\r\nb\r\n.\r\n", b"a\r\n\0\r\nb\r\n", BARE),
-            // This message has a line that is too long and then a bare LF. The reader must report the worse fault.
+            // This message has a line that is too long and then a bare LF. The reader must report the bare LF, which is
+            // the worse fault.
             (b"123456789\r\na\nb\r\n.\r\n", b"123456789\r\na\nb\r\n", BARE),
         ];
         for (wire, content, flaw) in rows {

@@ -204,8 +204,8 @@ impl Dialogue {
         }
         let code = text.get(..3);
         self.unanswered = self.unanswered.saturating_sub(1);
-        // A reply other than 334 ends the login. But if another reply is awaited, this reply may belong to a command
-        // before AUTH. Then keep hiding the client's lines, because they may contain secrets.
+        // A reply other than 334 ends the login. But if the client still awaits another reply, this reply may belong to
+        // a command before AUTH. Then keep hiding the client's lines, because they may contain secrets.
         self.is_login = code == Some(b"334") || self.is_login && self.unanswered > 0;
         let is_refused_message = matches!(self.part, ClientPart::Message(_)) && code != Some(b"354");
         if is_refused_message && self.unanswered == 0 {

@@ -92,9 +92,9 @@ pub struct OriginalRecipient<'a> {
     pub address: &'a [u8],
 }
 
-/// Maximum length of ORCPT's value (RFC 3461 §4.2).
+/// Maximum length in bytes of the value of ORCPT, RCPT's parameter with the original recipient (RFC 3461 §4.2).
 const MAX_ORIGINAL_RECIPIENT_BYTES: usize = 500;
-/// Maximum length of ENVID's value (RFC 3461 §4.4).
+/// Maximum length in bytes of the value of ENVID, MAIL's parameter with the envelope ID (RFC 3461 §4.4).
 const MAX_ENVELOPE_ID_BYTES: usize = 100;
 
 impl<'a> OriginalRecipient<'a> {

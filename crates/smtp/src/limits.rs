@@ -31,8 +31,9 @@ pub struct Limits {
     /// multiple ends the session, with 421 during DATA or 552 to BDAT.
     pub oversize_factor: u64,
     /// Maximum number of rejected commands without a message in between. The next rejected command ends the session.
-    /// Recipients beyond the limit of `recipients` do not count, and neither does DATA or BDAT after all recipients
-    /// were refused.
+    /// Recipients beyond the limit of `recipients` do not count. RCPT, DATA or BDAT after a refused MAIL, and DATA or
+    /// BDAT after all recipients were refused, do not count either, because a pipelining client sends them before it
+    /// knows of the refusal.
     pub errors: u32,
     /// Maximum number of unknown commands before EHLO. A client that sends more may speak another
     /// protocol.

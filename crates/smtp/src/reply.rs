@@ -10,8 +10,8 @@ pub fn is_session_fault(code: u16) -> bool {
     matches!(code, 421 | 500 | 502 | 503 | 530)
 }
 
-/// Returns true if a reply with this code rejects a message or recipient for good. This is any 5yz
-/// that is not about the session.
+/// Returns true if a reply with this code rejects a message or recipient for good. This is true for all 5yz codes,
+/// except for codes about the session ([`is_session_fault`]).
 pub fn is_permanent(code: u16) -> bool {
     code / 100 == 5 && !is_session_fault(code)
 }
@@ -187,7 +187,7 @@ pub struct ReplyReader {
 impl ReplyReader {
     /// Takes one complete reply off the front of `input`. Returns `None` if more bytes are needed. A bare `<LF>` also
     /// ends a line. A server must not permit this, because attackers could smuggle commands or messages. A client
-    /// accepts neither, so it is safe here.
+    /// receives only replies, so a bare `<LF>` does no harm here.
     ///
     /// # Errors
     /// Returns a [`ReplyError`] if the reply is invalid. The caller must then end the session,

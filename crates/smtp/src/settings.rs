@@ -57,9 +57,9 @@ impl Offer {
 pub struct ServerSettings {
     /// Limits on sizes, times and errors, which apply to each session separately.
     pub limits: Limits,
-    /// Extensions that EHLO lists without TLS.
+    /// Extensions that the reply to EHLO lists before TLS has begun. AUTH is missing if it requires TLS.
     pub extensions: Extensions,
-    /// Extensions that EHLO lists over TLS.
+    /// Extensions that the reply to EHLO lists over TLS. STARTTLS is missing, because TLS has already begun.
     pub extensions_over_tls: Extensions,
     /// Protocol that the server speaks. An SMTP server refuses LHLO, and an LMTP server refuses EHLO.
     pub protocol: Protocol,

@@ -1,4 +1,4 @@
-//! XCLIENT (Postfix, XCLIENT_README), with which a proxy tells a server about the client behind it.
+//! The command XCLIENT (Postfix, XCLIENT_README), with which a proxy tells a server about the client behind the proxy.
 use crate::limits::MAX_COMMAND_LINE_BYTES;
 use crate::xtext::{self, Xtext};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -55,7 +55,7 @@ impl Attribute {
         Self::ALL.into_iter().find(|attribute| name.eq_ignore_ascii_case(attribute.name().as_bytes()))
     }
 
-    /// Returns true if this value is valid for the attribute. The caller must already have decoded it from xtext.
+    /// Returns true if `value` is valid for the attribute. The caller must decode the value from xtext first.
     fn takes(self, value: &[u8]) -> bool {
         match self {
             Self::Address | Self::DestinationAddress => address(value).is_some(),
@@ -77,13 +77,13 @@ impl Attributes {
     /// All eight attributes that Postfix defines for XCLIENT, such as NAME and ADDR.
     pub const ALL: Self = Self(u8::MAX);
 
-    /// Returns a copy of the set that also contains this attribute.
+    /// Returns a copy of the set that also contains `attribute`.
     #[must_use]
     pub fn with(self, attribute: Attribute) -> Self {
         Self(self.0 | 1 << attribute as u8)
     }
 
-    /// Returns true if the set contains this attribute, for example if a server offers it.
+    /// Returns true if the set contains `attribute`. If the set is a server's offer, a client may send the attribute.
     pub fn has(self, attribute: Attribute) -> bool {
         self.0 & (1 << attribute as u8) != 0
     }
@@ -131,7 +131,7 @@ impl<'a> AttributeValue<'a> {
 /// Address of the client, as an XCLIENT command gives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientAddress {
-    /// IP address of the client, as the proxy has sent it. It takes the place of the proxy's own address.
+    /// IP address of the client, as the proxy has sent it. The server must use it instead of the proxy's own address.
     Known(IpAddr),
     /// The proxy does not know the address (`[UNAVAILABLE]` or `[TEMPUNAVAIL]`). The server must not give this client
     /// the rights of the proxy's own address, or of the previous client.

@@ -14,9 +14,9 @@ pub(crate) const NOTE_DELAY: Duration = Duration::from_secs(1);
 /// If this many notes and marks of done messages are waiting, the commit thread writes them at once, so that they do
 /// not fill the memory.
 const MAX_DEFERRED_RECORDS: usize = 16_384;
-/// If a body contains its message's id, and at most this many bytes follow the id, the body's checksum is computed
-/// while the queue is locked, because the id is known only then. This takes a few microseconds, no longer than
-/// `combined_checksum`, which larger bodies need instead.
+/// If a body contains its message's id, and at most this many bytes follow the id, the checksum of the whole body is
+/// computed while the queue is locked, because the id is known only then. This takes a few microseconds, no longer than
+/// `combined_checksum`, which joins the checksums of the body's two parts if more bytes follow the id.
 const MAX_LOCKED_CHECKSUM_BYTES: usize = 64 << 10;
 
 pub(crate) struct CommitQueue {
@@ -199,7 +199,7 @@ impl CommitQueue {
         self.wake_committer(state);
     }
 
-    /// Rejects all requests from now on with this error, and fails the queued messages with it.
+    /// Rejects all requests from now on with `error`, and fails the queued messages with the same error.
     pub(crate) fn stop(&self, error: Error) {
         let mut state = self.state();
         state.stopped = Some(error.clone());
@@ -224,8 +224,8 @@ impl CommitQueue {
         }
     }
 
-    /// Moves everything from the queue into `batch`, which must be empty. With `WhenIdle::Wait`,
-    /// blocks until something must be committed.
+    /// Moves everything from the queue into `batch`, which must be empty, as soon as something must be committed. Until
+    /// then, `WhenIdle::Wait` blocks. `WhenIdle::Compact` returns at once and leaves `batch` empty.
     pub(crate) fn take(&self, batch: &mut CommitBatch, meanwhile: WhenIdle) {
         let mut state = self.state();
         loop {
@@ -253,8 +253,8 @@ impl CommitQueue {
 }
 
 impl CommitQueueState {
-    /// Returns the longest time that the queued records may still wait. This is zero if a caller waits for them, and
-    /// `None` if there are no records.
+    /// Returns the longest time that the queued records may still wait. This is zero if they must be committed at once,
+    /// for example because a caller waits for them, and `None` if there are no records.
     fn max_wait(&self) -> Option<Duration> {
         let is_awaited = !self.stores.is_empty() || self.note_syncs.is_some();
         if is_awaited || self.is_closing || self.deferred_records.len() >= MAX_DEFERRED_RECORDS {

@@ -23,7 +23,8 @@ pub(crate) struct CompactionState {
     is_stuck: bool,
 }
 
-/// Number of bytes that one step of compaction moves. It is small because new messages have to wait meanwhile.
+/// Number of bytes after which a step of compaction ends. It is small because new messages have to wait until the step
+/// ends.
 const SLICE_BYTES: u64 = 4 << 20;
 /// Maximum number of batches that one step of compaction reads, even if it finds nothing to move in
 /// them.
@@ -65,8 +66,8 @@ impl CompactionState {
         Ok(if more { CompactionProgress::More } else { CompactionProgress::Done })
     }
 
-    /// Moves some unfinished messages out of the oldest segment, up to [`SLICE_BYTES`]. The next
-    /// call continues at the offset at which this one ended.
+    /// Moves unfinished messages out of the oldest segment, and stops once it has moved [`SLICE_BYTES`]. The next call
+    /// continues at the offset at which this call ended.
     fn compact_slice(&mut self, log: &mut Log, oldest: &Arc<Segment>) -> Result<(), LogWriteError> {
         let mut scan = match self.scan.take() {
             Some((order, scan)) if order == oldest.position => scan,

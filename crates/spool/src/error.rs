@@ -59,7 +59,7 @@ pub enum Error {
     /// The spool was closed, so it accepts nothing more.
     #[error("the spool has been closed")]
     Closed,
-    /// There is no message with this id. It may be done already.
+    /// There is no message with this id, for example because the message is done.
     #[error("there is no message {0}")]
     Unknown(Id),
     /// The disk could not be read, or the directory could not be used.

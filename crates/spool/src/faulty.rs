@@ -43,7 +43,7 @@ struct FaultyDiskState {
     unreadable: Vec<(usize, Range<usize>)>,
     reads: u64,
     read_bytes: u64,
-    /// Makes one of this many reads fail. For example, if this is 3, every third read of the disk fails.
+    /// Number of reads of which one fails. For example, if the number is 3, every third read of the disk fails.
     fail_one_read_of: Option<u64>,
     is_frozen: bool,
     capacity: Option<u64>,
@@ -346,7 +346,8 @@ impl FaultyDiskState {
         if is_new { FailedOperation::NewSegment } else { FailedOperation::Log }
     }
 
-    /// Counts an operation on the directory, and fails if a test wants this. The caller must then skip the operation.
+    /// Counts an operation on the directory. Fails if a test has made this operation fail, or has frozen the disk. The
+    /// caller must then skip the operation.
     fn count_directory_operation(&mut self) -> io::Result<()> {
         match self.count_operation(|_| FailedOperation::Directory)? {
             OperationOutcome::Done => Ok(()),

@@ -128,7 +128,7 @@ impl SegmentHeader {
         let revision = self.revision + 1;
         let mut next = Self { state, revision, generation, salt: 0, next_id, previous_end, oldest, is_synced, ..self };
         loop {
-            // Choose a new seed. With the old seed, records of the earlier use that are still in the file would look
+            // Choose a new seed. With the old seed, records that are left in the file from its earlier use would look
             // valid.
             next.salt = RandomState::new().hash_one((generation, next.salt));
             if next.seed() != self.seed() {
@@ -146,8 +146,8 @@ impl SegmentHeader {
     /// Returns a lower bound of the message numbers in this segment, or 0 if unknown. Only messages that compaction
     /// moved here may have lower numbers.
     pub(crate) fn first_id(&self) -> u64 {
-        // A segment is begun for the message that has just got the number `next_id - 1`, so this message is the
-        // segment's first.
+        // The spool begins a segment for a message to which it has just given the number `next_id - 1`, so this message
+        // is the segment's first.
         self.next_id.saturating_sub(1)
     }
 

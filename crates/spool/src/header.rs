@@ -136,9 +136,9 @@ struct FirstBatch {
     has_moved: bool,
 }
 
-/// Returns true if a segment may look free or unfinished only because its newest header is damaged. The sign of this is
-/// a batch with a message that is newer than the readable header. Because a sender can imitate a batch in the body of a
-/// message, the spool does not trust the batch, and moves the segment to the quarantine.
+/// Returns true if a segment may look free or unfinished only because its newest header is damaged. In this case, the
+/// segment contains a batch with a message that is newer than the readable header. Because a sender can imitate a batch
+/// in the body of a message, the spool does not trust the batch, and moves the segment to the quarantine.
 fn has_later_batch(
     places: &HeaderSlots,
     next_id: u64,

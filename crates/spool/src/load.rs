@@ -154,8 +154,8 @@ impl LoadedSpool {
                 (NewestSegment::open(&header, 0, next_id, oldest), false)
             }
         };
-        // The latest header says which older segments were freed. This header may be in an unfinished or illegible
-        // file, which is removed next. So first write to the file `newest` which segments were freed.
+        // The latest header says which older segments were freed. It may be in an unfinished or illegible file. The
+        // spool removes such files next, so it must first write to the file `newest` which segments were freed.
         let loses_proof = !(self.unfinished.is_empty() && self.illegible.is_empty());
         (NewestSegment { oldest, ..newest }, is_new || loses_proof)
     }
@@ -255,8 +255,8 @@ impl LoadedSpool {
                 (None, Some(after)) => after.saturating_sub(1),
             };
             candidate.segment.header.generation = known.generation.unwrap_or(guess);
-            // The segment's durability setting was lost with its header. Take the setting of a neighboring segment,
-            // because it rarely changes.
+            // The segment's durability setting was lost with its header. This setting rarely changes, so take the
+            // setting of a neighboring segment.
             let neighbor = row.get(at).or(row.get(at.wrapping_sub(1)));
             candidate.segment.header.is_synced = neighbor.is_none_or(|neighbor| neighbor.segment.header.is_synced);
             self.resume_point.next_generation =

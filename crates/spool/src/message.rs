@@ -17,8 +17,7 @@ impl Id {
     /// Length of an id as text, in bytes.
     pub const TEXT_BYTES: usize = 16;
 
-    /// Writes the id as text at this offset of a body, over the placeholder there. Does nothing if
-    /// the body is too short.
+    /// Writes the id as text over the placeholder at the offset `at` of a body. Does nothing if the body is too short.
     pub(crate) fn write_in(self, body: &mut Arc<[u8]>, at: usize) {
         if let Some(place) = Arc::make_mut(body).get_mut(at..at + Self::TEXT_BYTES) {
             let digits: [u8; Self::TEXT_BYTES] =

@@ -15,8 +15,8 @@ const MAX_WRITE_DELAY: Duration = Duration::from_millis(50);
 pub(crate) struct SharedSegmentPool {
     pool: Mutex<SegmentPool>,
     changed: Condvar,
-    /// Set while the commit thread, or the caller that closes the spool, waits for the segment that
-    /// is being made.
+    /// Set if another thread waits until the preallocator has made a segment: the commit thread, which needs the
+    /// segment, or the caller that closes the spool. The preallocator then does not pause.
     is_awaited: AtomicBool,
 }
 
@@ -55,7 +55,8 @@ impl SharedSegmentPool {
     }
 
     /// Pauses the preallocation for as long as the last write kept the disk busy. Meanwhile the commit thread can do
-    /// the syncs for which senders wait. Does not pause if the commit thread itself waits for the new segment.
+    /// the syncs for which senders wait. Does not pause if the commit thread itself waits for the new segment, or if
+    /// the spool is being closed.
     fn throttle(&self, busy: Duration) {
         if !self.is_awaited.load(Ordering::Relaxed) {
             thread::sleep(busy.min(MAX_WRITE_DELAY));

@@ -31,8 +31,8 @@ pub(crate) fn recover(disk: &Arc<dyn Disk>, options: &Options) -> Result<Recover
     sync(&**disk, &reading)?;
     quarantine::copy_damage(&**disk, &reading)?;
     reading.drop_sparse_segments();
-    // Write messages again if nothing proves that they were synced. A sync of an earlier process may have failed. Linux
-    // then marks the pages as clean. So the syncs above succeed although the data is not on the disk.
+    // Write messages again if nothing proves that they were synced. If a sync of an earlier process failed, Linux has
+    // marked the pages as clean, so the syncs above succeed although the data is not on the disk.
     let unproven =
         if options.durability == Durability::Sync { std::mem::take(&mut reading.unproven) } else { Vec::new() };
     if !unproven.is_empty() {

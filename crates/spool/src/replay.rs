@@ -29,7 +29,7 @@ pub(crate) struct Replay {
     /// Messages that are not lost, because after the first gap in `pending`, the log contains an intact copy of them or
     /// a mark that they are done.
     settled: HashSet<u64>,
-    /// Messages that may be lost in a gap in the log, each with the index of the gap in `damage`.
+    /// Messages that may be lost in a gap of the log, each with the index of the gap's entry in `damage`.
     missing: HashMap<u64, usize>,
     /// Messages with a damaged body, each with the index of its entry in `damage`.
     bodies: HashMap<u64, usize>,
@@ -124,8 +124,8 @@ impl Replay {
     pub(crate) fn replay_segment(&mut self, segment: &Arc<Segment>, claimed_end: u64) -> Result<u64, Error> {
         self.index.push_segment(Arc::clone(segment));
         if self.last_stored.is_none() && segment.header.next_id > 0 {
-            // The spool begins a segment for the message that has just got the number `next_id - 1`, so this message
-            // is the segment's first. The last message of the earlier segments therefore has the number `next_id - 2`.
+            // The spool begins a segment for a message to which it has just given the number `next_id - 1`. The last
+            // message of the earlier segments therefore has the number `next_id - 2`.
             self.last_stored = Some(segment.header.next_id.saturating_sub(2));
         }
         let bound = Some(segment.header.next_id).filter(|next_id| *next_id > 0);

@@ -46,7 +46,7 @@ pub(crate) enum ScanStep {
 /// A part of a segment in which batches are damaged. Some of their records may be intact.
 #[derive(Debug)]
 pub(crate) struct DamagedRegion {
-    /// Begins at a damaged batch. Ends at the next readable batch, or at the end of the log if no batch follows.
+    /// Offsets from a damaged batch to the next readable batch, or to the end of the log if no readable batch follows.
     pub(crate) range: Range<u64>,
     pub(crate) damage_offset: u64,
     /// Set if the whole region is known to have been synced (or written, with `durability = "write"`), so that a crash
@@ -106,8 +106,8 @@ pub(crate) struct Scan {
     is_closed: bool,
     /// Offset before which everything had been synced, as stated in the headers of the batches read so far.
     synced: u64,
-    /// Offset before which everything had been synced, according to later batches. `is_stated_promised` reads their
-    /// headers in advance if the scan finds damage.
+    /// Offset before which everything had been synced, according to batches that the scan has not reached yet. If the
+    /// scan finds damage, `is_stated_promised` reads the headers of these batches in advance.
     later_synced: u64,
     /// Offset up to which the segment was searched for later batches. No part is searched twice.
     searched_to: u64,

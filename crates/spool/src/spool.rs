@@ -115,8 +115,8 @@ impl Spool {
         retention.commit_queue.add_deferred(DeferredRecord::Note(id, note.into()));
     }
 
-    /// Marks a message as done, so that its space can be freed. The spool records this within about a
-    /// second and without a sync, so a crash may lose it. The next start then finds the message again.
+    /// Marks a message as done, so that its space can be freed. The spool writes this mark within about a second and
+    /// without a sync, so a crash may lose the mark. The next start then finds the message again.
     pub fn done(&self, id: Id) {
         match &*self.backend {
             Backend::Log(retention) => retention.commit_queue.add_deferred(DeferredRecord::Done(id)),

@@ -70,8 +70,7 @@ pub fn decimals_of_figures(largest: f64) -> usize {
     }
 }
 
-/// Formats a value with this number of decimals and with thousands separators, for example
-/// `12,345.60`.
+/// Formats a value with thousands separators and with `decimals` digits after the point, for example `12,345.60`.
 pub fn fixed(value: f64, decimals: usize) -> String {
     if !value.is_finite() {
         return NONE.to_owned();

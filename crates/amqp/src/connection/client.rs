@@ -23,7 +23,7 @@ pub struct ConnectionOptions {
     /// Interval within which the peer must send a frame, even an empty one, in milliseconds.
     pub idle_timeout_ms: u32,
     /// Maximum size in bytes of a message on a server's links. A client sets the limit of each link in the
-    /// `LinkRequest`. On both sides, all incomplete messages together may take twice this size.
+    /// `LinkRequest`. On a server and on a client, all incomplete messages together may take twice this size.
     pub max_message_bytes: u64,
 }
 
@@ -73,8 +73,8 @@ impl<T> AmqpConnection<T> {
         self.state = match (header, authenticated) {
             (SASL_HEADER, false) => ConnectionState::ExpectSasl,
             (AMQP_HEADER, true) => ConnectionState::ExpectOpen,
-            // Some servers accept any login at first. They reject a user without rights only now, by asking for SASL
-            // again. So treat a second SASL header as a rejected login.
+            // Some servers accept any login at first, and then reject a user without rights by asking for SASL again.
+            // So treat a second SASL header as a rejected login.
             (SASL_HEADER, true) => return Err(LoginError::Rejected.into()),
             (AMQP_HEADER, false) => return Err(LoginError::NoSasl.into()),
             _ => return Err(ConnectionError::Header(header)),
@@ -273,7 +273,8 @@ fn write_request(out: &mut Vec<u8>, channel: u16, handle: u32, request: &LinkReq
     });
 }
 
-/// Writes the first two fields of a source or target: the address, and 2 for the durability unsettled-state.
+/// Writes the first two fields of a source or target: the address, and the durability. The durability is always 2, the
+/// code of `unsettled-state`.
 fn write_node(terminus: &mut Writer<'_>, address: &str) {
     terminus.string(address);
     terminus.uint(2);

@@ -84,7 +84,8 @@ impl FromStr for AuditFault {
     }
 }
 
-/// Fault of a round. If the fault cuts the power, `file_system` decides which unsynced changes the disk may lose.
+/// Fault that the audit causes in a round. If the fault cuts the power, `file_system` decides which unsynced changes
+/// the disk may lose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AuditCase {
     pub(super) fault: AuditFault,
@@ -157,7 +158,7 @@ impl Moments {
         from + to.saturating_sub(from).mul_f64(self.0.unit())
     }
 
-    /// Draws a number from 1 to `max`.
+    /// Draws a random number from 1 to `max`, both included.
     pub(super) fn number(&mut self, max: u64) -> u64 {
         1 + self.0.below(max)
     }

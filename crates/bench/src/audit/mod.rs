@@ -40,8 +40,8 @@ use std::fs;
 use std::path::Path;
 use std::time::Instant;
 
-/// If the first three rounds of a fault were all void, the audit gives up this fault. A void round says nothing about
-/// the server, for example because the fault did not end all of its processes.
+/// If the first three rounds of a fault were all void, the audit no longer tries this fault. A void round says nothing
+/// about the server, for example because the fault did not end all of the server's processes.
 const MAX_VOID_ROUNDS: usize = 3;
 
 /// Runs an audit until it is complete, until SIGINT or SIGTERM, or until a round cannot run. In all
@@ -103,7 +103,7 @@ fn possible_faults(options: &AuditOptions) -> (Vec<AuditFault>, Vec<String>) {
 }
 
 /// Tests the recipe's queue command in a round of its own, because the audit calls mail lost only if this command says
-/// that the queue is empty. Returns what is wrong with the command, or `None` if no fault was found.
+/// that the queue is empty. Returns what is wrong with the command, or `None` if the round has shown no defect.
 fn try_queue(options: &AuditOptions, program: &Path, directory: &RunDirectory) -> Result<Option<&'static str>> {
     let own = RunDirectory::create(Some(&directory.path().join("trial")), "audit", jiff::Timestamp::now())?;
     let case = AuditCase::new(AuditFault::Kill, None);

@@ -17,7 +17,7 @@ pub struct AuditOptions {
     /// cut on ext4 and XFS each time, and on each of the other file systems every fifth time.
     pub file_systems: Vec<Profile>,
     pub length: AuditLength,
-    /// Seed of the random moments at which the faults occur.
+    /// Seed of the random moments at which the faults occur. The same seed gives the same moments again.
     pub seed: u64,
     /// Number of messages that the source sends in a round with a full load. The other rounds send a single message.
     pub messages: u64,

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 #[derive(Clone, Copy, Debug)]
 struct Outage {
-    /// Time at which the fault ended the server. After a full disk, the time at which the disk had space again.
+    /// Time at which the fault ended the server. If the fault was a full disk, the time at which the disk had space
+    /// again.
     from: Duration,
     /// Time at which the server was started again. `None` until then.
     to: Option<Duration>,
@@ -29,9 +30,9 @@ impl Outages {
         self.0.last().map_or(Duration::ZERO, |outage| now.saturating_sub(outage.from))
     }
 
-    /// Returns two times for a missing message, in seconds since `origin`: the latest time at which the server can have
-    /// answered the message with 250, and the time at which the server went down after that. `read_s` is the time at
-    /// which the source read the 250.
+    /// Returns two times for a missing message, in seconds since `origin`. The first is the latest time at which the
+    /// server can have answered the message with 250. The second is the time at which the server went down after that.
+    /// `read_s` is the time at which the source read the 250.
     pub(super) fn times(&self, origin: Duration, read_s: Option<f64>) -> (Option<f64>, f64) {
         let seconds = |at: Duration| at.saturating_sub(origin).as_secs_f64();
         let is_before = |outage: &&Outage| {

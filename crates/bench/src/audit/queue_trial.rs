@@ -47,8 +47,8 @@ impl QueueTrial {
 }
 
 impl Round<'_> {
-    /// Tests the recipe's command that tells whether the server's queue is empty, without a fault. Returns a defect of
-    /// the command, or `None` if no defect was found or the recipe has no such command.
+    /// Tests the recipe's command that tells whether the server's queue is empty, in a round without a fault. Returns a
+    /// defect of the command, or `None` if no defect was found or the recipe has no such command.
     ///
     /// # Errors
     /// Fails if the server does not start or does not stay up, or if the user interrupts the trial.
@@ -112,9 +112,10 @@ mod tests {
             (&[(0, full, true), (250, full, true), (500, empty, false)][..], Some(Finding::Sound)),
             (&[(0, empty, true), (250, empty, true), (500, empty, true)], Some(Finding::HidesMail)),
             (&[(0, empty, true), (250, failed, true), (500, empty, true)], Some(Finding::HidesMail)),
-            // The first answer "empty" was right, because all mail had already arrived. The sink reported this later.
+            // The first answer "empty" was right: all mail had already arrived, but the sink reported this later.
             (&[(0, empty, true), (250, empty, false)], Some(Finding::Sound)),
-            // A single answer "empty" proves nothing. Mail that is being delivered may be in no queue for a moment.
+            // A single answer "empty" does not show that the command hides mail, because mail that is being delivered
+            // may be in no queue for a moment.
             (&[(0, empty, true), (250, full, true), (500, empty, true)], None),
             (&[(0, full, true), (250, full, false), (500, full, false)], None),
         ] {

@@ -30,7 +30,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Maximum number of times that the server is started to find the changes that a message needs.
+/// Maximum number of times that the server is started to find the changes that must survive for a message to be
+/// delivered.
 const MAX_RESTARTS: u32 = 50;
 /// If the server does not say that its queue is empty, each restart ends when no mail has arrived for this long.
 const LOST_AFTER: Duration = Duration::from_secs(5);
@@ -168,8 +169,9 @@ impl Laboratory<'_> {
         Ok(text)
     }
 
-    /// Searches for the smallest set of changes that gives a wanted outcome if only these changes survive, so that no
-    /// change can be left out. After `MAX_RESTARTS` restarts, returns the smallest set that was found so far.
+    /// Searches for a small set of changes that is enough: if only these changes survive, `is_wanted` accepts the
+    /// outcome. The search ends when no further change can be left out, or after `MAX_RESTARTS` restarts. Returns the
+    /// smallest set that was found.
     fn smallest(&mut self, items: Vec<Change>, is_wanted: impl Fn(&Outcome) -> bool) -> Result<Smallest<Change>> {
         smallest(
             items,
@@ -327,12 +329,12 @@ fn deliver(round: &Round<'_>, run: RunId, files: FileSystem) -> Result<Outcome> 
 #[derive(Debug, PartialEq, Eq)]
 struct Smallest<T> {
     items: Vec<T>,
-    /// Set if the search has shown that every item is needed. Not set if the search ran out of trials before.
+    /// Set if the search has shown that every item is needed. Not set if no more trials were allowed before that.
     is_proven: bool,
 }
 
-/// Leaves out items as long as `is_enough` returns true for the rest. Tries to leave out larger parts first, and then
-/// smaller ones (delta debugging). `is_enough` returns `None` once no more trials are allowed.
+/// Leaves out items as long as `is_enough` returns true for the remaining items. Tries to leave out large parts of the
+/// list first, and then smaller parts (delta debugging). `is_enough` returns `None` once no more trials are allowed.
 fn smallest<T: Clone>(
     mut items: Vec<T>,
     mut is_enough: impl FnMut(&[T]) -> Result<Option<bool>>,

@@ -53,10 +53,11 @@ const CALLS_BYTES: usize = 256 << 20;
 /// Time for which the fault `DiskFull` keeps the disk full. The fault begins in the first half of the load, so the
 /// server still gets mail when the disk has space again.
 const FULL: Duration = Duration::from_millis(500);
-/// Time in which a planned write or sync error must strike. If the server uses the disk too rarely, the round is void.
+/// Time within which the server must run into a planned write or sync error. If the server uses the disk too rarely for
+/// that, the round is void.
 const ERROR_LIMIT: Duration = Duration::from_secs(2);
-/// The operation that fails is chosen at random: one of the first 20 reads of a start, one of the next 20 writes, or
-/// one of the next 20 syncs.
+/// The operation that fails is chosen at random from 20 operations: the first 20 reads of a starting server, or the
+/// next 20 writes or the next 20 syncs of a running server.
 const MAX_OPERATION: u64 = 20;
 /// Maximum pause between a fault and the next start of the server.
 const MAX_PAUSE: Duration = Duration::from_millis(100);
@@ -109,13 +110,13 @@ pub(super) struct RoundResult {
 pub(super) enum RoundEnd {
     Account(Box<RoundAccount>),
     /// The server did not accept mail again after the fault, or it ended by itself, either before the fault or after
-    /// its restart. The text says why.
+    /// its restart. The string gives the reason.
     NeverBack(String),
-    /// The round failed or lost mail, but perhaps through no fault of the server, because the server used the listed
-    /// file operations, which the in-memory disk does not support.
+    /// The round failed or lost mail, but this may not be the fault of the server. The server used the listed file
+    /// operations, which the in-memory disk does not support.
     NotSupported(Vec<String>),
-    /// The round says nothing about the server, because no mail was at stake or because the fault
-    /// did not strike all of the server. The text says why.
+    /// The round says nothing about the server, for example because the fault could not lose any mail, or because a
+    /// process of the server survived the fault. The string gives the reason.
     Void(String),
 }
 
@@ -148,8 +149,8 @@ enum Early {
 }
 
 impl Early {
-    /// Ends a round in which the server has ended by itself. `when` is the first sentence of the reason, and says when
-    /// that was: `it came back`, or `it ended before the fault`.
+    /// Ends a round in which the server has ended by itself. The result's reason begins with `when`, which says when
+    /// the server ended: `it came back` (and ended after that), or `it ended before the fault`.
     fn of_death(death: &Death, when: &str) -> Self {
         // If the server's command ended and left a daemon behind, the recipe is wrong. So fail the audit instead of
         // blaming the server.
@@ -181,8 +182,8 @@ pub(super) struct Ground<'d> {
     pub(super) target: String,
     server: ServerCommand,
     disk: Option<&'d Disk>,
-    /// Time that the server needed for its first start. If the fault strikes again during a restart, it does so at a
-    /// random moment, at most 1.5 times this time after the restart began.
+    /// Time that the server needed for its first start. If the fault strikes again during a restart, it does so after a
+    /// random time of at most 1.5 times this value.
     start: Duration,
 }
 
@@ -397,8 +398,8 @@ impl Round<'_> {
         death.map_or(Ok(()), |death| Err(Early::of_death(death, "it ended before the fault")))
     }
 
-    /// Ends the round as void if no mail is at stake, because nothing was accepted or the only message has already
-    /// arrived.
+    /// Ends the round as void if the fault cannot lose any mail, because no message was accepted or the only message
+    /// has already arrived.
     fn expect_mail_at_stake(&self, supervisor: &Supervisor, accepted: u64) -> Result<(), Early> {
         let reason = if accepted == 0 {
             NOTHING_ACCEPTED
@@ -525,16 +526,16 @@ impl Round<'_> {
         disk.with_files(|files, _| files.set_capacity(DISK_BYTES));
         strike.outages.begins();
         strike.outages.ends();
-        // The round is void if the server did not try to change or sync anything. But no write has to fail, because a
-        // server that has reserved space can write to a full disk.
+        // The round is void if the server did not try to change or sync anything. It is valid even if no write failed,
+        // because a server that has reserved space can write to a full disk.
         if disk.operations() == before {
             return Err(Early::End(RoundEnd::Void("the server wrote nothing while the disk was full".to_owned())));
         }
         Ok(())
     }
 
-    /// Lets one operation of the server fail, and waits until that has happened. If the server uses the disk too rarely
-    /// for that, the round is void.
+    /// Makes one of the server's next writes or syncs fail, as `fault` says, and waits until that has happened. If the
+    /// server uses the disk too rarely for that, the round is void.
     fn fail_operation(
         &self,
         disk: &Disk,
@@ -583,8 +584,8 @@ impl Round<'_> {
         survivor.map_or(Ok(()), |survivor| Err(Early::End(RoundEnd::Void(survivor))))
     }
 
-    /// Starts the server on a disk on which one read fails with an error. Returns true if the server has started
-    /// nevertheless. A server may refuse to start because it cannot read its mail.
+    /// Starts the server on a disk on which one read fails with an error. Returns true if the server starts
+    /// nevertheless, and false if it refuses, for example because it cannot read its mail.
     fn start_with_read_error(
         &self,
         ground: &Ground<'_>,

@@ -103,9 +103,9 @@ fn row_of(rows: &mut Vec<AuditRow>, case: AuditCase) -> &mut AuditRow {
     &mut rows[position]
 }
 
-/// Returns the upper bound of the share of faults that lose mail, or `None` if a fault has lost or damaged mail. Also
-/// returns `None` if a round was dropped because the disk lacks an operation that the server used. Such a round failed
-/// or lost mail, so the bound would be too low without it.
+/// Returns an upper bound for the share of faults that lose mail, at 95 % confidence. Returns `None` if a fault has
+/// lost or damaged mail. Also returns `None` if a round was dropped because the disk lacks an operation that the server
+/// used. Such a round failed or lost mail, so a bound that leaves it out would be too low.
 fn bound_of(row: &AuditRow) -> Option<f64> {
     let harm = row.lost + row.not_delivered + row.corrupt + row.not_supported;
     loss_bound(row.rounds).filter(|_| harm == 0)
@@ -205,8 +205,8 @@ fn verdict(record: &Record, never_back: Option<String>) -> Verdict {
             listed(&row.unsupported),
             counted(row.not_supported, "round")
         );
-        // A round counts as not supported only if the server failed or lost mail in it. So report such rounds even if
-        // all other rounds were good.
+        // A round counts as not supported only if the server failed or lost mail in it, and it is unclear whether the
+        // server or the in-memory disk is to blame. So report such rounds even if all other rounds were good.
         reasons.push(Reason::new(Cause::Unfinished, text));
     }
     let has_accepted_nothing = |row: &AuditRow| row.rounds == 0 && row.void_reasons == [NOTHING_ACCEPTED];

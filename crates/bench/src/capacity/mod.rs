@@ -33,8 +33,8 @@ use std::time::Instant;
 /// confirmation, the search continues at lower rates, and its new result is confirmed again.
 const MAX_CONFIRMATIONS: u64 = 3;
 
-/// Each trial adds this number to the seed of the trial before. It is larger than the number of a source's workers,
-/// because worker n adds n to the seed, and no seed should be used twice.
+/// Difference between the seeds of two consecutive trials. It is larger than the number of a source's workers, because
+/// worker n adds n to the seed of its trial, and no seed should be used twice.
 const SEED_STEP: u64 = 1 << 20;
 
 /// Searches until the capacity is found, the user stops the search, or a trial cannot run. The report covers the trials

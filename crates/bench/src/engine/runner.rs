@@ -2,8 +2,8 @@
 //! or the user presses Ctrl-C. In each round, every contestant runs once, so that a slow minute affects all of them.
 //!
 //! If the report of a comparison is a table, the number of rounds is fixed. If a run fails, the report names it, and
-//! the other runs go on. A live comparison repeats a round in which a run failed, and gives up a contestant that fails
-//! again and again.
+//! the other runs go on. A live comparison repeats a round in which a run went wrong. It drops a contestant whose run
+//! fails, or whose runs are faulty three times in a row.
 use super::timed::{Costs, TimedChild};
 use anyhow::{Result, bail, ensure};
 use clap::ValueEnum;
@@ -19,20 +19,21 @@ use std::time::{Duration, Instant};
 /// Maximum number of bytes that a contestant may write to standard error. A contestant that writes
 /// more is killed, because the output fills a file on disk.
 const MAX_STDERR_BYTES: u64 = 64 << 20;
-/// A contestant is dropped after this many failed runs without a valid run in between.
+/// A live comparison drops a contestant after this many faulty runs without a sound run in between. A run that cannot
+/// start, fails or hangs drops the contestant at once.
 const MAX_FAULTS_IN_A_ROW: usize = 3;
-/// A round is invalid if other guests of the hypervisor took at least this share of the CPU time.
+/// A round of a live comparison is invalid if other guests of the hypervisor took at least this share of the CPU time.
 const STEAL_LIMIT: f64 = 0.25;
 /// Maximum number of different reasons for invalid rounds that are kept for the report.
 const MAX_REASONS: usize = 10;
 
-/// Order in which the parties run in each round.
+/// Order in which the programs to compare run within each round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum RoundOrder {
-    /// Every other round has the opposite order, so that no party always runs first.
+    /// Every other round has the opposite order, so that no program always runs first.
     #[default]
     Alternating,
-    /// Every round runs the parties in their listed order.
+    /// Every round runs the programs in their listed order.
     Fixed,
 }
 
@@ -99,12 +100,12 @@ pub(crate) struct NextRun<'a> {
 pub(crate) enum ComparedRun<M> {
     /// The run did all of its work, so its figures count.
     Sound(M),
-    /// The run finished, but some of its work was not done. The text says what is missing.
+    /// The run finished, but some of its work was not done. The string says what is missing.
     Faulty(M, String),
-    /// The run finished with a fault, but it may not have failed: the missing mail may still be in
-    /// a queue that cannot be read.
+    /// The run finished, but mail is missing. This may not be a failure, because the mail may still be in a queue that
+    /// cannot be read.
     Undecided(M, String),
-    /// The run could not start, failed or hung. The text is the reason.
+    /// The run could not start, failed or hung. The string gives the reason.
     Failed(String),
 }
 
@@ -271,8 +272,8 @@ pub(crate) fn run_all<C: Comparison>(
 }
 
 /// Runs the contestants round by round, until the rounds or the time of `budget` are used up, or the user stops. A live
-/// comparison gives up contestants that keep failing, and also stops when fewer than two contestants are left. Returns
-/// the number of rounds that count, and the reasons why other rounds were invalid.
+/// comparison drops contestants that keep failing, and also stops when fewer than two contestants are left. Returns the
+/// number of rounds that count, and the reasons why other rounds were invalid.
 pub(crate) fn run_rounds<C: Comparison>(
     comparison: &C,
     contestants: &mut [Contestant<C::Case, C::Measurement>],
@@ -307,7 +308,7 @@ pub(crate) fn run_rounds<C: Comparison>(
 struct Rounds<'r, 't, C: Comparison> {
     comparison: &'r C,
     contestants: &'r mut [Contestant<C::Case, C::Measurement>],
-    /// Number of failed runs of each contestant since its last valid run.
+    /// Number of runs of each contestant that went wrong since its last sound run.
     faults_in_a_row: Vec<usize>,
     schedule: RoundSchedule,
     repeats_faulty: bool,
@@ -316,16 +317,16 @@ struct Rounds<'r, 't, C: Comparison> {
 }
 
 impl<C: Comparison> Rounds<'_, '_, C> {
-    /// Makes a round, in which each contestant that was not given up runs once, and keeps the runs
-    /// if they count. Returns whether the round is valid, or `None` if the user stopped.
+    /// Makes a round, in which each contestant that was not dropped runs once, and keeps the runs if they count.
+    /// Returns true if the round is valid, and `None` if the user stopped the comparison.
     fn round(&mut self, plan: &RoundPlan) -> Option<bool> {
         let mut runs = Vec::new();
         let end = self.run_contestants(plan, &mut runs);
         let is_kept = match &end {
             Some(end) => end.is_ok() && !plan.is_warm_up,
-            // The user has stopped the comparison within a round. A table still shows the completed runs of this round,
-            // although other contestants may have one run less. A live comparison (`repeats_faulty`) drops these runs,
-            // because it compares only complete rounds.
+            // The user has stopped the comparison within a round. For a table, keep the completed runs of this round,
+            // although other contestants may have one run less. For a live comparison (`repeats_faulty`), drop these
+            // runs, because it compares only complete rounds.
             None => !self.repeats_faulty,
         };
         for (place, run) in runs.into_iter().filter(|_| is_kept) {
@@ -340,8 +341,8 @@ impl<C: Comparison> Rounds<'_, '_, C> {
         Some(is_valid)
     }
 
-    /// Runs each contestant once. If the comparison repeats faulty rounds, a failed run ends the round at once. Returns
-    /// `None` if the user stopped, and an error with the reason if the round is invalid.
+    /// Runs each contestant once. If the comparison repeats faulty rounds, a run that goes wrong ends the round at
+    /// once. Returns `None` if the user stopped the comparison, and an error with the reason if the round is invalid.
     fn run_contestants(
         &mut self,
         plan: &RoundPlan,

@@ -97,7 +97,7 @@ impl TimedChild {
         self
     }
 
-    /// Waits up to 10 ms for the child to exit, and returns whether it has.
+    /// Waits up to 10 ms for the child to exit. Returns true if the child has exited.
     pub(crate) fn poll_exit(&mut self) -> Result<bool> {
         let [min, max] = SAMPLE_INTERVAL_LIMITS;
         let wait = (self.age() / 10).clamp(min, max);

@@ -52,8 +52,8 @@ pub struct MadesBenchOutcome {
 ///
 /// # Errors
 ///
-/// Returns an error if a process does not start, if the directory cannot be created, if the user interrupts the run
-/// before the load, or if a third signal asks to end without a report.
+/// Returns an error if a process does not start, or if the directory cannot be created. Also returns an error if the
+/// user interrupts the run before the load, or if a third signal asks to end without a report.
 pub fn run(options: &MadesBenchOptions) -> Result<MadesBenchOutcome> {
     let program = own_program()?;
     let mut directory = RunDirectory::create(options.out.as_deref(), &options.name, jiff::Timestamp::now())?;

@@ -115,8 +115,8 @@ fn counts(record: &Record, mades: &Mades, totals: &StandInTotals) -> Vec<MadesCo
     let troubles = |kind: &str| mades.troubles.iter().filter(|row| row.kind == kind).map(|row| row.count).sum::<u64>();
     let ledger = &record.ledger;
     let is_toolbox = mades.mode == "toolbox";
-    // If a toolbox loses a message, or if a message fails silently, the bench hears nothing more of the message. So
-    // count the message as lost in both cases.
+    // If a message fails silently in a toolbox, the bench hears nothing more of it, as if the toolbox had lost the
+    // message. So count such a message as lost.
     let silent = if is_toolbox { totals.failed_silently } else { 0 };
     let lost = totals.lost + silent;
     let unanswered = totals.unanswered + if is_toolbox { totals.lost } else { 0 };

@@ -54,10 +54,10 @@ pub enum CompareMode {
     Tracing,
 }
 
-/// Number of sends that may be outstanding at a time.
+/// Maximum number of outstanding sends: messages that a program has sent and that the broker has not answered yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendWindow {
-    /// All programs may have this number of sends outstanding.
+    /// The same maximum for all programs, which is this number of messages.
     Same(u32),
     /// Each program uses its own default for the number of outstanding sends.
     Defaults,

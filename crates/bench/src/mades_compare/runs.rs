@@ -110,7 +110,8 @@ impl MadesComparison<'_> {
     }
 }
 
-/// Watches whether go-mades-bench ends after it has reported all of its messages.
+/// Finds out whether go-mades-bench has hung, that is, has not exited within `END_LIMIT` after it reported all of its
+/// messages.
 struct AwaitedEnd {
     is_watched: bool,
     checked_at: Instant,

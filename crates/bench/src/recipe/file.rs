@@ -34,7 +34,8 @@ const BUILT_IN: &[(&str, &str)] = &[
 
 /// Placeholders for addresses. `LISTEN` stands for the address on which the server must listen, `TO` for the address of
 /// its next hop, and `READ` for the address at which its mailboxes can be read. Every recipe must use a placeholder
-/// from `LISTEN`. It must also use one from `READ` if its server delivers to mailboxes, and one from `TO` otherwise.
+/// from `LISTEN`. If the server delivers to mailboxes, the recipe must also use a placeholder from `READ`, and
+/// otherwise a placeholder from `TO`.
 const LISTEN: [&str; 2] = ["{listen}", "{listen_port}"];
 const TO: [&str; 2] = ["{to}", "{to_port}"];
 const READ: [&str; 2] = ["{read}", "{read_port}"];

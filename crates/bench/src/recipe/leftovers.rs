@@ -222,8 +222,8 @@ fn owner_lives(token: &str) -> bool {
     let mut number = || parts.next()?.parse::<u64>().ok();
     match (number(), number()) {
         (Some(pid), Some(start)) => u32::try_from(pid).ok().and_then(started) == Some(start),
-        // The token has no process ID and start time, so mailrun did not write it. Return true, so that a process of
-        // somebody else is not killed.
+        // The token has no process ID and start time, so mailrun did not write it. Return true, because mailrun must
+        // not kill a process that somebody else started.
         _ => true,
     }
 }

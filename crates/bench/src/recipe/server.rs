@@ -28,7 +28,7 @@ pub struct Places {
     /// this `Arc` removes the link.
     pub short_link: Option<Arc<TempPath>>,
     pub listen: SocketAddr,
-    /// Next hop or, if the server delivers to mailboxes, the address at which they can be read.
+    /// Address of the next hop or, if the server delivers to mailboxes, the address at which these can be read.
     pub to: SocketAddr,
     pub mailrun: PathBuf,
 }

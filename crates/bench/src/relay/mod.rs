@@ -93,9 +93,9 @@ impl Relay {
         }
     }
 
-    /// Returns the record of the last audit in which this version of the server ran with the same recipe. For mailrun's
-    /// own relay, this is the built-in recipe with which audits start the relay, although a bench starts the relay
-    /// without a recipe.
+    /// Returns the record of the last audit in which this version of the server ran with the same recipe. A bench
+    /// starts mailrun's own relay without a recipe, but an audit starts it with a built-in recipe. For this relay, the
+    /// audit must have used that recipe.
     pub(super) fn last_audit(&self) -> Option<Record> {
         let name = self.to_string();
         let (hash, version) = match self {

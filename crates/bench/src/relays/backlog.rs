@@ -67,10 +67,10 @@ pub struct BacklogOptions {
 /// Rules by which the sink, which is the relay's next hop, holds mail back so that the relay's queue fills.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BacklogReceiver {
-    /// A rule of the sink holds mail back, for example by deferring it.
+    /// A fault rule of the sink holds mail back, for example by deferring the mail.
     Rule(String),
-    /// The sink enforces the limits that a large receiver of mail documents. The text is the name of this receiver, for
-    /// example `gmail`.
+    /// The sink enforces the limits that a large mail provider documents. The string names this provider, for example
+    /// `gmail`.
     Like(String),
 }
 
@@ -707,7 +707,7 @@ fn report(
 /// Returns `None` if the time was shorter than three seconds.
 fn accept_rates(series: &[SeriesRow]) -> Option<[f64; 2]> {
     let first = series.iter().find(|row| row.accepted > 0)?.second;
-    // The relay accepted mail in only a part of its last second, so the last tenth of the time excludes that second.
+    // The relay accepted mail in only a part of the last second, so the last tenth of the time ends before that second.
     let last = series.iter().rfind(|row| row.accepted > 0)?.second;
     let length = last.checked_sub(first).filter(|length| *length >= 2)?.div_ceil(10);
     let per_s = |from: u64| {

@@ -39,7 +39,7 @@ pub(super) enum SyscallsPerMessage {
         all: f64,
         syncs: f64,
     },
-    /// The system calls were not counted, for the reason in this text.
+    /// The system calls were not counted. The string gives the reason.
     NotMeasured(String),
 }
 

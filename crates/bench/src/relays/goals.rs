@@ -18,8 +18,8 @@ pub(super) enum GoalResult {
     Missed(String),
     /// Mail is missing or was changed, so the run failed and its other figures do not count.
     Unaccounted(String),
-    /// The target could not be judged. The text says why, for example `stopped before` if the user stopped the scenario
-    /// too early.
+    /// The target could not be judged. The string gives the reason, for example `stopped before` if the user stopped
+    /// the scenario too early.
     Unknown(String),
 }
 

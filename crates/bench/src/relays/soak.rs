@@ -1,5 +1,6 @@
-//! The scenario `relay-soak` checks in a long run that a relay's memory does not grow after the first tenth, that its
-//! disk space is freed at the end, and that all of a million messages are accounted for.
+//! The scenario `relay-soak` sends a million messages through a relay. It checks that the relay's memory does not grow
+//! after the first tenth of the messages, that the relay frees its disk space at the end, and that every message is
+//! accounted for.
 use super::goals::{self, Goal, GoalResult};
 use super::measure::RelayMeasurement;
 use super::scenario::{LoadShape, ScenarioOptions, ScenarioRun, offered};
@@ -196,7 +197,7 @@ mod tests {
 
     #[test]
     fn the_first_tenth_ends_with_the_second_in_which_it_was_full() {
-        // The sample accepts 20,000 of its 200,000 messages in second 0, so the first tenth ends with this second.
+        // The sample accepts 20,000 of its 200,000 messages in second 0, so their first tenth ends with this second.
         let record = sample::relayed();
         assert_eq!(first_tenth_end_ns(&record.series, 7), Some(1_000_000_007));
         assert_eq!(first_tenth_end_ns(&[], 7), None);

@@ -19,7 +19,8 @@ const FITS: std::ops::RangeInclusive<f64> = 0.7..=1.5;
 /// mostly of startup, which hides how long each message takes, so a larger step would be a guess.
 const MAX_FACTOR: f64 = 20.0;
 const MAX_MESSAGES: u64 = 1_000_000;
-/// Messages in the calibration's first run. They are few because some contestants take a tenth of a second for each.
+/// Number of messages in the calibration's first run. It is low because some contestants take a tenth of a second for
+/// each message.
 const FIRST_MESSAGES: u64 = 20;
 /// The bench kills a run that takes this many times longer than expected, but not before `MIN_LIMIT` has passed.
 const LIMIT_FACTOR: f64 = 10.0;

@@ -44,8 +44,8 @@ impl CountingWay<'_> {
         }
     }
 
-    /// Divides the difference between the two runs by the number of additional messages. Returns `None` if the costs of
-    /// a run were not counted.
+    /// Divides the difference between the two runs by the number of additional messages. Returns `None` if strace or
+    /// the proxy has not counted the costs of both runs.
     fn per_message(self, one: &RoundRun, many: &RoundRun) -> Option<[f64; 2]> {
         match self {
             Self::Calls(_) => {

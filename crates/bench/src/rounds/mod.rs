@@ -1,5 +1,5 @@
-//! In a live comparison, the contestants run in many short rounds. In each round, every contestant sends the same
-//! number of messages to the same sink.
+//! A live comparison runs the contestants (load generators, servers or scenarios) in many short rounds. In each round,
+//! every load generator or server sends the same number of messages to the same sink.
 //!
 //! ```text
 //! cases ─→ calibration ─→ (engine::run_rounds) ─→ round_run: start, wait4, count at the sink ─→ RoundComparison
@@ -42,7 +42,7 @@ const SCENARIO_MIN_ROUNDS: usize = 6;
 
 #[derive(Clone, Debug)]
 pub struct RoundsOptions {
-    /// At least two contestants, all of the same kind.
+    /// At least two contestants. All of them must be load generators, all servers, or all scenarios.
     pub contestants: Vec<LiveCase>,
     /// Index of the contestant that the others are compared with.
     pub reference: usize,
@@ -177,7 +177,7 @@ impl Comparison for LiveComparison<'_> {
     }
 }
 
-/// Collects the contestant's figures from the rounds that count.
+/// Collects the contestant's figures from the valid rounds after the warm-up.
 fn samples(contestant: &LiveContestant) -> RoundSamples {
     RoundSamples {
         name: contestant.name.clone(),
@@ -216,11 +216,12 @@ impl<'o> LiveComparison<'o> {
         }
     }
 
-    /// Makes one run of each contestant and returns their times, or `None` if the user stopped or
-    /// no contestant succeeded.
+    /// Runs each contestant once, or twice if the first run is faulty, and returns how long the runs took. Returns
+    /// `None` if the user stopped a run or if no contestant succeeded.
     fn warm_up_round(&self, contestants: &mut [LiveContestant], turns: &mut RunTurns<'_>) -> Option<RoundTimes> {
         // A load generator may send more messages than it should. So if load generators are compared, wait after each
-        // run until no more messages arrive. mailrun's own source, the load for servers, never sends too many.
+        // run until no more messages arrive. If servers are compared, mailrun's own source sends the load, and it never
+        // sends too many messages.
         let is_thorough = self.options.kind() == LiveKind::Source;
         let mut times = Vec::new();
         for (place, contestant) in contestants.iter_mut().enumerate() {
@@ -252,7 +253,8 @@ impl<'o> LiveComparison<'o> {
         Some(RoundTimes { fastest_s, together_s: times.iter().sum(), budget_s })
     }
 
-    /// Makes one run, or returns `None` if the user stopped it.
+    /// Runs the contestant once, and remembers the run's duration and peak memory if the run was sound. Returns `None`
+    /// if the user stopped the run.
     fn run_once(
         &self,
         place: usize,

@@ -17,7 +17,8 @@ use std::io::BufReader;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// Memory limit for a merged ledger. With one bit per message and recipient, 512 MiB have room for 4 billion messages.
+/// Memory limit for a merged ledger. A ledger has one bit for each recipient of each message, so 512 MiB have room for
+/// 4 billion messages with one recipient.
 pub(super) const MAX_LEDGER_BYTES: usize = 512 << 20;
 /// Maximum delay of a source in seconds. If a source begins later than this after its planned start, the server did not
 /// get the load that was planned.

@@ -18,7 +18,8 @@ pub(super) struct Sinks(Vec<SinkPlace>);
 
 pub(super) struct AllArrivals {
     pub(super) results: SinkResults,
-    /// Clocks of the sinks that received mail of this run.
+    /// Clocks of the sinks that received mail of this run. Delivery times are wrong by up to the difference between
+    /// these clocks and the clocks of the sources.
     pub(super) clocks: Vec<SinkHostClock>,
 }
 
@@ -34,7 +35,7 @@ struct SinkFiles {
 }
 
 impl Sinks {
-    /// Connects to the running sinks before any part is read, so that a missing sink is noticed early.
+    /// Connects to all running sinks, so that a missing sink is noticed before the merge waits for arrivals.
     pub(super) fn open(places: &[String]) -> Result<Self> {
         let open = |place: &String| {
             let path = PathBuf::from(place);
@@ -151,8 +152,8 @@ impl ArrivalSum {
             own
         };
         let [ours, theirs] = [own(&self.units, &self.rewritten), own(units, rewritten)];
-        // If two sinks received a message under the address to which it was sent, it is a duplicate. If one of the
-        // sinks received it under another address, such as an alias, it is a copy.
+        // If two sinks received a message under the address to which it was sent, count a duplicate. If one of the
+        // sinks received the message under another address, such as an alias, count a copy.
         let again = theirs.count() - theirs.count_without(&ours);
         let merged = self.units.merge(units);
         self.duplicates = self.duplicates.saturating_add(again);

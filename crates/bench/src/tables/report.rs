@@ -18,8 +18,7 @@ const RATIOS: [RatioColumn<TableMeasurement>; 2] = [
     RatioColumn::lower("× CPU", |run| Some(run.source.cpu_s())),
 ];
 
-/// Builds the report. The notes `left_out`, which name the programs that are not compared, are the last notes below the
-/// table.
+/// Builds the report. The last notes below the table are `left_out`, which name the programs that are not compared.
 pub(super) fn figures(results: &TableResults, left_out: Vec<String>, options: &TableOptions) -> TextReport {
     let messages = options.messages as f64;
     let mut columns = case_columns();

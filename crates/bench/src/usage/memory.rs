@@ -1,4 +1,4 @@
-//! A process's resident memory over time.
+//! Keeps samples of a process's resident memory over time, and finds their peak or draws them as a curve.
 use mailrun_text::spark::{Fold, sparkline};
 use rustix::time::{ClockId, clock_gettime};
 use std::fmt::Write;

@@ -38,8 +38,8 @@ use std::time::Duration;
 /// Without SERVER: a demonstration on this host. Starts a sink and mailrun's durable relay on free ports, and sends
 /// through them for eight seconds.
 ///
-/// Writes run.json, report.md, report.html and interval logs to mailrun-results/TIME-NAME/; the bench's own relay stores
-/// its mail there during the run.
+/// Writes run.json, report.md, report.html and interval logs to mailrun-results/TIME-NAME/; the bench's own relay
+/// stores its mail there during the run.
 #[derive(Debug, Args)]
 #[command(after_help = rare::help("", EXAMPLES), args_conflicts_with_subcommands = true, mut_args(conflicting_with_list),
           disable_help_subcommand = true, subcommand_value_name = "SCENARIO", subcommand_help_heading = "Scenarios",
@@ -93,8 +93,8 @@ pub(crate) struct BenchArgs {
     /// Name of the run in reports.
     #[arg(long, value_name = "NAME", default_value = "bench", help_heading = "Results")]
     label: String,
-    /// Run id, 32 hexadecimal digits, in the trace header of each message [default: random; with --shard a hash of the plan
-    /// and --start-at].
+    /// Run id, 32 hexadecimal digits, in the trace header of each message [default: random; with --shard a hash of the
+    /// plan and --start-at].
     #[arg(long, value_name = "HEX", help_heading = "Results", hide_short_help = true)]
     run_id: Option<RunId>,
     /// Write these options to FILE.toml instead of running them; mailrun bench FILE.toml runs them.
@@ -173,8 +173,8 @@ fn check_server(server: &ServerArg, reach: AllowedTargets) -> Result<()> {
 }
 
 impl BenchArgs {
-    /// Builds the `bench` arguments for the trials of a capacity search. Arguments that the search does not pass on
-    /// stay unset.
+    /// Builds the arguments of `bench` for the trials of a capacity search. Arguments that are not parameters of this
+    /// function stay unset.
     pub(crate) fn of_trials(
         server: Option<ServerArg>,
         sink: Option<String>,
@@ -275,7 +275,8 @@ impl BenchArgs {
         Ok(())
     }
 
-    /// Refuses `--mailbox` without a server that delivers to the mailboxes, or together with another sink.
+    /// Refuses `--mailbox` without a server that delivers to the mailboxes, and together with another sink or with
+    /// faults of a sink. Also checks the mailboxes' URLs and password files.
     fn check_mailboxes(&self) -> Result<()> {
         if !self.mailboxes.is_used() {
             return Ok(());
@@ -337,7 +338,8 @@ impl BenchArgs {
         Ok(())
     }
 
-    /// Returns the options of the source's connection. Fails if the server's name cannot be looked up.
+    /// Returns the options of the source's connections, including TLS or LMTP if SERVER is a URL that implies them.
+    /// Fails if the server's name cannot be looked up, or if an option contradicts the URL.
     fn connection_args(&self) -> Result<ConnectionArgs> {
         let Some(server) = &self.server else { return Ok(self.approach.clone()) };
         check_server(server, self.reach())?;

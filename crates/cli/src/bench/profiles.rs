@@ -16,7 +16,7 @@ use mailrun_measurement::threshold::Threshold;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The server that a profile measures.
+/// Options that name the server to measure, which either runs already or is started by the bench.
 #[derive(Debug, Args)]
 struct ProfiledServerArgs {
     /// Server to profile: HOST or HOST:PORT, without TLS. Without SERVER, the bench starts the server of --relay.
@@ -36,8 +36,8 @@ struct ProfiledServerArgs {
 }
 
 impl ProfiledServerArgs {
-    /// Returns the server to measure. Fails if its URL asks for TLS or LMTP, because profiles speak only SMTP without
-    /// TLS.
+    /// Returns SERVER if the user gave one, else the relay of `--relay`, which by default is only mailrun's sink. Fails
+    /// if SERVER's URL asks for TLS or LMTP, because profiles speak only SMTP without TLS.
     fn server(&self) -> Result<ProfiledServer> {
         let recipient = self.to.expression().to_owned();
         let Some(server) = &self.server else {

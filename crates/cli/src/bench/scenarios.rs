@@ -207,7 +207,8 @@ fn check(scenario: &Scenario) -> Result<(), String> {
 
 /// Returns the options of a command that a scenario file or a load file may set, with a key of the option's name.
 pub(crate) fn keys_of(command: &Command) -> Vec<Arg> {
-    // An option that begins with an underscore exists only so that its use can be refused with an explanation.
+    // Leave out options whose names begin with an underscore, because they exist only so that their use can be refused
+    // with an explanation.
     let is_key =
         |option: &&Arg| !NO_KEYS.contains(&option.get_id().as_str()) && !option.get_id().as_str().starts_with('_');
     command.get_arguments().filter(is_key).cloned().collect()

@@ -165,8 +165,8 @@ impl CapacityOutputArgs {
 
 impl SearchArgs {
     /// Returns the settings of a search. They include the longest latency limit in `goals`, because each trial must
-    /// last at least 20 times this limit. Warns the user about each goal for which the trials are too short. Fails if
-    /// the lowest rate is not below the highest.
+    /// last at least 20 times this limit. Ignores limits for which trials cannot last that long, and warns the user
+    /// about such a limit if it is shorter than a trial. Fails if the lowest rate is not below the highest.
     pub(crate) fn settings_for(&self, goals: &[LossGoal]) -> Result<SearchSettings> {
         let settings = self.settings()?;
         // In an overload, a trial must give the backlog time to grow until messages exceed a goal's latency limit. So a

@@ -45,7 +45,8 @@ Examples:
 struct ClusterTest {
     /// Numbers of users over time. For example, `10s:10` means ten users for 10 s, and `60s:10..200` is a ramp.
     stages: Vec<String>,
-    /// Number of workers that must have connected before the test starts.
+    /// Number of workers that must have connected before the test starts. Has no effect with `web`, because the user
+    /// then starts the test on the web page.
     #[serde(default = "one")]
     workers: u32,
     /// Time without users after the last stage, in which messages in transit can still arrive.

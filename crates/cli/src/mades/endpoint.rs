@@ -221,12 +221,12 @@ pub(crate) struct NetworkArgs {
     /// Time to process each message, with --accept-workers.
     #[arg(long, value_name = "TIME", value_parser = values::duration, hide_short_help = true)]
     accept_work: Option<Duration>,
-    /// Time in which all steps are slower, at first by a factor of ten. It begins with the first message and again after
-    /// each outage of the sending endpoint.
+    /// Time in which all steps are slower, at first by a factor of ten. It begins with the first message and again
+    /// after each outage of the sending endpoint.
     #[arg(long, value_name = "TIME", value_parser = values::duration, hide_short_help = true)]
     slow_start: Option<Duration>,
-    /// Outage, repeatable, with times since the first message: 'A.down 10s..15s' (the sending endpoint), 'B.down 5s..1m'
-    /// (the receiving endpoint), 'net.down 1s..2s' (the network).
+    /// Outage, repeatable, with times since the first message: 'A.down 10s..15s' (the sending endpoint),
+    /// 'B.down 5s..1m' (the receiving endpoint), 'net.down 1s..2s' (the network).
     #[arg(long = "outage", value_name = "OUTAGE", value_parser = Outage::parse)]
     outages: Vec<Outage>,
     /// When a message counts as received: when it is in the inbox or, with --embedded, when it is accepted from there.

@@ -580,7 +580,7 @@ impl MadesLoadArgs {
     ///
     /// # Errors
     ///
-    /// Returns an error if no stage offers any messages.
+    /// Returns an error if no stage offers any messages, or if two stages have the same name.
     pub(crate) fn workload(&self) -> Result<Workload> {
         let offer = offered_rate(self.rate, &self.stages)?;
         let staged = offer.as_ref().and_then(OfferedRate::length);

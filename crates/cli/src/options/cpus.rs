@@ -72,7 +72,8 @@ impl PlacementArgs {
     }
 
     /// Returns the processors on which each process of the bench may run. If the user gave neither processors nor a
-    /// number of workers, and the bench starts all processes itself, each process gets processors of its own.
+    /// number of workers, and the bench starts all processes itself, each process gets processors of its own, provided
+    /// that the host has enough of them.
     pub(crate) fn placement(&self, target: &BenchTarget, workers: Option<usize>) -> Placement {
         let Self { source_cpus: source, sink_cpus: sink, relay_cpus: relay } = self.clone();
         let typed = Placement { source, relay, sink };

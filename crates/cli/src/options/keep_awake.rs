@@ -1,4 +1,5 @@
-//! `--keep-awake`, an option of every command that measures.
+//! `--keep-awake`, which keeps processors from sleeping during a measurement. Commands such as `bench`, `source`,
+//! `sink` and `relay` have this option.
 use anyhow::Result;
 use clap::Args;
 use mailrun_load::source::Distribution;

@@ -5,7 +5,7 @@ use mailrun_text::wrap::wrapped;
 use std::ffi::OsString;
 
 /// Source options that the help of `bench` and `capacity` lists without an explanation. `--workers` and `--busy-poll`
-/// apply to every process of a bench, and the others only to the source.
+/// apply to every process of a bench, and the others to the source.
 const OPTIONS: [&str; 17] = [
     "arrival",
     "bind",

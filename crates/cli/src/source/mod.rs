@@ -324,7 +324,7 @@ impl LoadArgs {
     ///
     /// # Errors
     ///
-    /// Returns an error if options contradict each other.
+    /// Returns an error if options contradict each other, for example if the warm-up is longer than the run.
     pub(crate) fn workload(&self) -> Result<Workload> {
         let offer = self.offer()?;
         self.check_thresholds()?;
@@ -452,7 +452,8 @@ impl SourceArgs {
         let is_staged = matches!(offer, Some(OfferedRate::Stages(_)));
         let strictness = Strictness::of(self.load.is_strict());
         let is_limited = self.load.messages.is_some() || self.load.duration.is_some() || is_staged;
-        // If a bench started this process, the bench has already printed these warnings and announcements.
+        // Print nothing here if a bench started this process (`LiveMode::Json`), because the bench has already printed
+        // these warnings and announcements.
         if live != LiveMode::Json {
             self.load.warn_of_bounces(self.server.address());
             self.shard.announce();
@@ -489,7 +490,7 @@ impl SourceArgs {
 ///
 /// # Errors
 ///
-/// Returns an error if options contradict each other.
+/// Returns an error if options contradict each other or the URL of the server, or if a password is missing.
 pub(crate) fn source_options(
     server: &ServerArg,
     session: &SessionArgs,

@@ -7,7 +7,8 @@ use mailrun_load::source::{PlanHash, Shard, SourceShard};
 use mailrun_measurement::RunId;
 use std::time::Duration;
 
-/// Shortest wait for the start of a load that is announced to the user. A shorter wait is hardly noticed.
+/// If the wait for the start of a load is at least this long, the user is told when the load begins. A shorter wait is
+/// hardly noticed.
 const MIN_ANNOUNCED_WAIT: Duration = Duration::from_secs(2);
 
 /// Options for one part of a load that several machines send.

@@ -624,8 +624,9 @@ const SHARDS: &[Row] = &[
     ("source 127.0.0.1:2 --shard=0/9 AT --messages=5 --sessions=9", "too few for 9 parts"),
 ];
 
-/// Each row has the name of an option that mailrun lacks, for example because another tool has it, the commands that
-/// the test runs with this option, and a text that the error must contain. Usually, this is the name of our option.
+/// Options that mailrun lacks, for example because they belong to another tool. Each row has the name of the option,
+/// the commands that the test runs with it, and a text that the error must contain. Usually, the text is the name of
+/// our option.
 const NAMES: &[(&str, &[&str], &str)] = &[
     ("--size", &["source 127.0.0.1:1", "bench"], "--message-size"),
     ("--auth", &["source 127.0.0.1:1", "bench"], "--user"),

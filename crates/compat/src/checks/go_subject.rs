@@ -6,7 +6,8 @@ use crate::go_smtp_source::subject::subject;
 pub fn check(data: &[u8]) {
     let Some((number, format)) = data.split_first_chunk() else { return };
     // Cut the format string at 60 bytes, because each verb may produce almost ten million characters, for example
-    // `%9999999d`. Go limits a width to one million, but does not check the width again after the last digit.
+    // `%9999999d`. Go limits a width to one million, but checks the width only before it reads each further digit. So
+    // the last digit may exceed the limit.
     let Ok(format) = std::str::from_utf8(&format[..format.len().min(60)]) else { return };
     let number = i64::from_le_bytes(*number);
     let text = subject(format, number);

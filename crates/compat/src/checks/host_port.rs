@@ -14,8 +14,8 @@ fn has_name(typed: &str) -> bool {
         typed.rsplit_once(':').map(|(host, _)| host),
         bracketed.and_then(|inside| inside.split_once(']')).map(|(host, _)| host),
     ];
-    // Rust does not accept a text such as `1.2.3.08` as an address. It counts as a name, because getaddrinfo(3) would
-    // look it up.
+    // Count a text such as `1.2.3.08` as a name, because Rust does not accept it as an address, and getaddrinfo(3)
+    // would look it up.
     let is_name = |host: &str| {
         hostname::check_name(host).is_ok() || hostname::is_address(host) && host.parse::<IpAddr>().is_err()
     };

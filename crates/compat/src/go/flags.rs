@@ -101,7 +101,7 @@ pub(crate) fn quote(c: char, mark: char, out: &mut String) {
         '\t' => 't',
         '\u{b}' => 'v',
         _ if c == mark || c == '\\' => c,
-        // Write characters unchanged that Rust considers printable. Go disagrees about a few characters.
+        // Do not escape characters that Rust considers printable. Go disagrees about a few of them.
         _ if matches!(c, '\'' | '"') || c.escape_debug().len() == 1 => return out.push(c),
         _ => {
             let number = u32::from(c);

@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 const SENDER_APPLICATION: &str = "Go-MADES-Bench";
-/// Priority of all messages: the lowest. go-mades-bench sets no priority, and its AMQP library then sends this value.
+/// AMQP priority of all messages. go-mades-bench sets no priority, so its AMQP library sends 0, the lowest.
 const PRIORITY: u8 = 0;
 /// Number of the first message. go-mades-bench increments its counter before it sends, so it never sends number 0.
 const FIRST_NUMBER: u64 = 1;

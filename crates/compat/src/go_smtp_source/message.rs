@@ -61,8 +61,8 @@ impl GoSourceMessage {
     }
 }
 
-/// Returns true if `text` ends with a CR that forms a CRLF with the line feed after `text`. If several CRs come in a
-/// row, Go's DotWriter lets only the first, the third and so on begin a CRLF, so the number of CRs must be odd.
+/// Returns true if `text` ends in a CR that forms a CRLF with the line feed after `text`. Of several CRs in a row, Go's
+/// DotWriter lets only the first, the third and so on begin a CRLF, so the number of CRs at the end must be odd.
 fn ends_in_return(text: &[u8]) -> bool {
     text.iter().rev().take_while(|&&byte| byte == b'\r').count() % 2 == 1
 }

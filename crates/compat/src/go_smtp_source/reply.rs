@@ -41,7 +41,7 @@ pub(crate) fn is_last_line(first: &[u8], line: &[u8]) -> bool {
     }
 }
 
-/// Returns the texts of a reply's lines, without the code. A line that has another code or none is returned whole.
+/// Returns the texts of a reply's lines, without the code. A line with another code or without code is returned whole.
 pub(crate) fn texts(code: u16, wire: &[u8]) -> impl Iterator<Item = &[u8]> {
     lines(wire).map(move |line| match ReplyLine::parse(line) {
         ReplyLine::Coded { code: its_code, .. } if its_code == code => &line[4..],

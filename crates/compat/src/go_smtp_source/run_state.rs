@@ -62,7 +62,8 @@ impl GoSourceRun {
         Self::new(Options::parse(&words).unwrap(), PublicTargets::Refused).unwrap()
     }
 
-    /// Returns the number of the next message, or `None` if no message is left. With `-v`, also logs it.
+    /// Returns the number of the next message, or `None` if no message is left. With `-v`, also logs this number and
+    /// the recipients of the message.
     pub(super) fn take_one(&self) -> Option<i64> {
         let number = self.taken.get() + 1;
         if number > self.options.messages {

@@ -5,12 +5,12 @@ use std::sync::LazyLock;
 
 const END: &[u8; 5] = b"\r\n.\r\n";
 
-/// Searches for `END`. All sessions share the finder, because building one takes time: it selects code for the
-/// processor's vector instructions.
+/// Searches for `<CRLF>.<CRLF>`. All sessions share the finder, because building a finder takes time: it selects code
+/// for the processor's vector instructions.
 static FINDER: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(END));
 
-/// Finds the end of data, even if it is split between blocks. The input so far ends with the first `matched` bytes of
-/// `END`.
+/// Finds the end of data (`<CRLF>.<CRLF>`), even if it is split between blocks. The input so far ends with the first
+/// `matched` bytes of this sequence.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EndOfData {
     matched: usize,
@@ -46,8 +46,8 @@ impl EndOfData {
         None
     }
 
-    /// Compares one byte with the next byte of `END`, and returns true if `END` is complete. After a byte that breaks a
-    /// match, a new match can begin only with CR.
+    /// Compares one byte of input with the next byte of `<CRLF>.<CRLF>`, and returns true if it completes this
+    /// sequence. After a byte that breaks a match, a new match can begin only with CR.
     fn passes(&mut self, octet: u8) -> bool {
         self.matched = if octet == END[self.matched] { self.matched + 1 } else { usize::from(octet == b'\r') };
         self.matched == END.len()

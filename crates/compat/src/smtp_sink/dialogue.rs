@@ -501,8 +501,8 @@ mod tests {
         }
     }
 
-    /// Runs a dialogue with these blocks of input. Returns a transcript of the replies, with marks for pauses and for
-    /// the end, and a transcript of the observed events.
+    /// Runs a dialogue with `options`, in which the client sends `blocks` one after the other. Returns a transcript of
+    /// the replies, with marks for pauses and for the end, and a transcript of the observed events.
     fn run_dialogue(options: &[&str], blocks: &[&[u8]], wanted: Option<usize>) -> (String, String) {
         let arguments = [options, &[":1", "1"]].concat().into_iter().map(str::to_owned).collect();
         let settings = Settings::read(&Invocation { program: "x".to_owned(), arguments }).unwrap();

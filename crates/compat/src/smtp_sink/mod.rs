@@ -143,7 +143,7 @@ async fn next(sink: &SmtpSink, acceptor: &Acceptor) -> Option<io::Result<(OwnedF
 }
 
 /// Ends the run after the limit of `-M` is reached. Postfix's smtp-sink exits immediately, so its last client never
-/// receives the reply to its message. Here all clients receive their replies, and have time to send QUIT.
+/// receives the reply to its message. In this program, all clients receive their replies, and have time to send QUIT.
 async fn drain_clients(sink: &Rc<SmtpSink>) -> SinkExit {
     let is_over = || sink.is_empty() || sink.has_ended();
     loop {

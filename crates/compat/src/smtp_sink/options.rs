@@ -233,7 +233,7 @@ impl SettingsBuilder {
         Ok(())
     }
 
-    /// Parses the argument of `-W`, `command:delay[:odds]`. Several colons in a row count as one.
+    /// Parses the argument of `-W`, `command:delay[:odds]`. Skips extra colons before the command and before the delay.
     fn set_delay(&mut self, argument: &str) -> Result<(), StartupError> {
         let mut rest = argument;
         let (Some(name), Some(seconds)) = (word(&mut rest), word(&mut rest)) else {

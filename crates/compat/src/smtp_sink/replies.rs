@@ -1,7 +1,7 @@
 //! The replies of smtp-sink, byte for byte. Replies that depend on options are rendered once, at the start.
 use super::commands::Reject;
 
-/// Replies that no option can change.
+/// This reply and the replies below it are constants, because no option can change them.
 pub(super) const OK: &[u8] = b"250 2.0.0 Ok\r\n";
 pub(super) const MAIL_OK: &[u8] = b"250 2.1.0 Ok\r\n";
 pub(super) const RCPT_OK: &[u8] = b"250 2.1.5 Ok\r\n";

@@ -63,7 +63,7 @@ struct Session {
     dump: SessionDump,
     trace: SessionTrace,
     timer: Timer,
-    /// Bytes that were read but not handled yet, because the dialogue has paused.
+    /// Bytes that were read but not handled yet, for example because the dialogue has paused.
     unhandled_input: Vec<u8>,
 }
 

@@ -155,7 +155,8 @@ impl SmtpSink {
         self.exit.borrow().clone()
     }
 
-    /// Stores the waker of the accepting task, which is woken when a session or the whole run ends.
+    /// Stores the waker of the task that accepts connections. It is woken when a session or the whole run ends, or when
+    /// the limit of `-M` is reached.
     pub(super) fn set_accept_waker(&self, context: &Context<'_>) {
         self.accept_waker.borrow_mut().get_or_insert_with(|| context.waker().clone());
     }

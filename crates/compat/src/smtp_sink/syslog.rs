@@ -22,7 +22,7 @@ pub(super) struct Syslog {
 }
 
 impl Syslog {
-    /// Creates the log without connecting. Each line names the program by the file name in the path `program`.
+    /// Creates the log without connecting. Each line of the log contains the last component of the path `program`.
     pub(super) fn new(program: &str, zone: TimeZone) -> Self {
         let name = Path::new(program).file_name().and_then(OsStr::to_str).unwrap_or(program);
         Self { name: name.to_owned(), zone, socket: RefCell::default() }

@@ -116,7 +116,7 @@ impl MessageBody {
         if content.is_empty() {
             return Ok(Self(DEFAULT_BODY.into()));
         }
-        // Add a line end even to a file that already ends with one, because Postfix's smtp-source does so, too.
+        // Add a line end even to a file that already ends with one, as Postfix's smtp-source does.
         Ok(Self([content.as_slice(), b"\r\n"].concat()))
     }
 }

@@ -27,7 +27,7 @@ pub(super) enum SendDelay {
     #[default]
     None,
     Fixed(u32),
-    /// A random number of seconds, from zero to this value, before each message.
+    /// Between two messages, a session waits for a random number of seconds, from zero to this value.
     Random(u32),
 }
 

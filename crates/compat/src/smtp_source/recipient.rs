@@ -24,10 +24,11 @@ pub(super) struct RecipientGenerator {
     /// The domain including its `@`, or empty if the address has no domain.
     domain: String,
     style: NumberStyle,
-    /// The number that the next recipient gets, counted from 0.
+    /// Number of the next recipient, counted from 0. In the style `CountedBefore`, the address contains this number
+    /// plus one.
     next: Cell<u32>,
-    /// Largest number in a recipient's address. After it, numbers start again from 0. With `--trace`, the limit is
-    /// lower, because a trace can distinguish only a limited number of recipients of a message.
+    /// Largest value of `next`, after which the numbers start again from 0. With `--trace`, the limit is lower, because
+    /// a trace can distinguish only a limited number of recipients of a message.
     max_number: u32,
 }
 

@@ -112,7 +112,8 @@ pub(crate) trait Dialect: Sized + 'static {
         false
     }
 
-    /// Number of failed attempts to connect after which a session ends the run. [`Dialect::connect`] counts them.
+    /// Returns the number of failed attempts to connect after which a session ends the run. [`Dialect::connect`] counts
+    /// these attempts.
     fn connect_attempts(&self) -> u32 {
         1
     }

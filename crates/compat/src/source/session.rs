@@ -254,7 +254,7 @@ pub(super) struct PendingOutput {
 pub(super) enum FlushStatus {
     Nothing,
     All,
-    /// The socket accepts no more bytes for now. If `is_progress` is set, at least one write was tried, and the timeout
+    /// The socket accepts no more bytes for now. If `is_progress` is set, at least one write was tried, so the timeout
     /// starts again.
     Partial {
         is_progress: bool,

@@ -20,8 +20,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// Minimum period over which the CPU usage for the master's statistics is averaged.
 const USAGE_INTERVAL: Duration = Duration::from_secs(1);
 const IDLE_WAIT: Duration = Duration::from_millis(20);
-/// Time for which the worker still reads from the master after its own last message. Closing a socket that has unread
-/// bytes could drop that message.
+/// Time for which the worker still reads from the master after its own last message. If a socket is closed while it has
+/// unread bytes, the kernel resets the connection, so the last message could be lost.
 const LINGER: Duration = Duration::from_millis(150);
 /// Largest worker index that fits into the upper 12 bits of a message number. It replaces any larger index from the
 /// master, because a larger index would overwrite the bits for the stage of the load.
@@ -49,8 +49,8 @@ pub(super) struct MasterLink {
     index: Option<u64>,
     reports: u64,
     reported_at_s: f64,
-    /// Number of accepted messages that were left out of the statistics since the last report. The
-    /// next report tells the master this number.
+    /// Number of accepted messages that were left out of the statistics since the last report, because the master was
+    /// started with `--reset-stats`. The next report tells the master this number.
     left_out: u64,
     clock: MasterClockExchange,
     /// Seconds by which the master's clock is ahead of ours, according to the time in the master's
@@ -59,7 +59,7 @@ pub(super) struct MasterLink {
     has_said_absent: bool,
 }
 
-/// Measures the share of this host's processors that the process uses, and its memory.
+/// Measures which share of the host's processors this process uses, and how much memory.
 struct UsageMeter {
     measured_at: Duration,
     used_s: f64,

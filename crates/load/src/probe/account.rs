@@ -94,8 +94,8 @@ impl ProbeStage {
         [(Self::Accepted, "accepted"), (Self::Announced, "announced"), (Self::Delivered, "delivered")];
 }
 
-/// Numbers of messages by their fate. `lost` counts all accepted messages that did not arrive in time. `late` counts
-/// those lost messages that arrived or bounced afterwards, so `lost - late` are still missing.
+/// Numbers of messages by what became of them. `lost` counts all accepted messages that did not arrive in time. `late`
+/// counts those lost messages that arrived or bounced afterwards, so `lost - late` messages are still missing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Counts {
@@ -105,15 +105,15 @@ pub(crate) struct Counts {
     pub(crate) rejected: u64,
     pub(crate) failed: u64,
     /// Messages that may have been delivered or lost. Either the server's answer is unknown and no arrival was seen in
-    /// time, or the probe stopped looking for the message.
+    /// time, or the message may have arrived unseen ([`Event::Overdue`]).
     pub(crate) in_doubt: u64,
     pub(crate) delivered: u64,
     pub(crate) bounced: u64,
     pub(crate) lost: u64,
     pub(crate) late: u64,
-    /// Accepted messages whose further fate is unknown, because their route has no sink or mailbox.
+    /// Accepted messages of which the probe learns nothing more, because their route has no sink or mailbox to watch.
     pub(crate) unwatched: u64,
-    /// Arrivals of messages whose fate was known before. For example, the message is a second copy, or it had bounced.
+    /// Arrivals that change no other count, such as a second copy of a message, or a message that bounced before.
     pub(crate) repeated: u64,
 }
 
@@ -194,7 +194,8 @@ pub(super) struct RouteAccount {
     pub(super) buckets: [Buckets; ProbeStage::ALL.len()],
     open: BTreeMap<u64, OpenMessage>,
     missing: VecDeque<MissingMessage>,
-    /// Time at which the server last accepted a message. In this field and the next field, 0 means never.
+    /// Time at which the server last accepted a message, or 0 if it never did. `last_delivered_ns` is 0 if no message
+    /// was ever delivered.
     pub(super) last_accepted_ns: Ns,
     pub(super) last_delivered_ns: Ns,
     pub(super) days: BTreeMap<u64, Day>,
@@ -236,7 +237,8 @@ impl Account {
         if let Some((number, _)) = self.routes.iter().find(|(_, route)| route.name == name) {
             return Some(*number);
         }
-        // `routes` still contains removed routes, so this does not reuse their numbers. Their mail may still arrive.
+        // `routes` still contains removed routes, so their numbers are not reused. Otherwise, mail of a removed route
+        // that arrives late would count for the new route.
         let number = self.routes.keys().next_back().map_or(0, |last| last + 1);
         let route = RouteAccount { name: name.to_owned(), ..RouteAccount::default() };
         (number < MAX_ROUTES).then(|| {
@@ -255,9 +257,9 @@ impl Account {
         open.filter(|(_, message)| message.answer.is_none()).map(|(number, _)| *number).collect()
     }
 
-    /// Returns the messages of a route that were answered by the server, but had not arrived `lost_after_ns` after they
-    /// were due. Arrivals are known only up to `seen_until_ns`. A message that still had time to arrive then is left
-    /// out, because it may have arrived unseen since.
+    /// Returns the messages of a route that the server has answered, but that had not arrived `lost_after_ns` after
+    /// they were due. Arrivals are known only up to the time `seen_until_ns`. A message that still had time to arrive
+    /// at that time is left out, because it may have arrived since.
     pub(super) fn overdue(&self, route: u16, seen_until_ns: Ns, lost_after_ns: Ns) -> Vec<u64> {
         let open = self.routes.get(&route).into_iter().flat_map(|route| &route.open);
         let is_overdue = |message: &OpenMessage| {
@@ -267,8 +269,9 @@ impl Account {
     }
 
     /// Returns true if the arrival of a message changes the counts of its route, so that the probe must record it.
-    /// `is_own` is true if this process has sent the message. If an earlier process has sent the message and its fate
-    /// is known, the arrival does not count again, because sinks and mailboxes report old arrivals to each new process.
+    /// `is_own` is true if this process has sent the message. If an earlier process sent the message and already
+    /// counted what became of it, the arrival does not count again, because sinks and mailboxes report old arrivals to
+    /// each new process.
     pub(super) fn concerns(&self, arrival: &Arrival, is_own: bool) -> bool {
         let Some(route) = self.routes.get(&route_of(arrival.number)) else { return false };
         let is_expected = route.open.contains_key(&arrival.number)
@@ -380,8 +383,8 @@ impl RouteAccount {
         self.settle(number);
     }
 
-    /// Removes a message whose fate is now known, and counts the fate. Does nothing if the server's answer is not known
-    /// yet, or if a watched message may still arrive.
+    /// If it is now known what became of a message, counts this and removes the message from the messages in flight.
+    /// Does nothing if the server's answer is not known yet, or if a watched message may still arrive.
     fn settle(&mut self, number: u64) {
         let Some(message) = self.open.get(&number).copied() else { return };
         let OpenMessage { watched, answer: Some(answer), arrival, .. } = message else { return };

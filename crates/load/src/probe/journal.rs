@@ -292,7 +292,8 @@ mod tests {
             match recover(&damaged) {
                 Ok(recovered) => {
                     assert!(place > first, "byte {place}");
-                    // The last byte is a line end. Without this byte, the last line is unfinished and not damaged.
+                    // The last byte is a line end. If it changes, the last line counts as unfinished and not as
+                    // damaged.
                     let is_last = place == content.len() - 1;
                     assert!(recovered.damaged >= 1 || is_last, "byte {place}");
                     let route = &recovered.account.routes[&0];

@@ -23,7 +23,8 @@ pub(super) struct Pace {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Skip {
-    /// The message is skipped, because the previous one on its route is still being sent.
+    /// The message is skipped, because the previous one on its route is still being sent, or because the whole host was
+    /// suspended when the message was due.
     Busy,
     /// The message is skipped, because its route pauses after the server refused earlier messages.
     Backoff,
@@ -189,7 +190,8 @@ impl Probe {
         let mut due = Vec::new();
         for route in routes.iter_mut().filter(|route| route.next_due_ns <= now_ns) {
             let interval_ns = route.pace.interval_ns.max(1);
-            // If the whole host was suspended, send one message instead of all the messages that it has missed.
+            // After a suspension of the host, several messages may be due. Send only the newest, and count the others
+            // as skipped.
             let missed = (now_ns - route.next_due_ns) / interval_ns;
             route.skipped[Skip::Busy as usize] += missed;
             let due_ns = route.next_due_ns + missed * interval_ns;
@@ -585,8 +587,8 @@ mod tests {
         answer(&mut probe, 0, Answer::Accepted, 101);
         assert_eq!(probe.compare_clocks(101 * SECOND, SECOND), None);
         assert_eq!(probe.compare_clocks(102 * SECOND + SECOND / 2, 2 * SECOND), None, "it drifts");
-        // After second 2, the wall clock jumps by an hour. The mailbox reports before the probe notices the jump. This
-        // report must not make the message overdue.
+        // After second 2, the wall clock jumps by an hour. Before the probe notices the jump, the mailbox reports that
+        // the message has not arrived by second 3. This report must not make the message overdue.
         probe.seen(&[0], 3 * SECOND);
         let event = probe.compare_clocks(3_703 * SECOND, 3 * SECOND).unwrap();
         assert_eq!(event, Event::ClockSet { by_ns: 3_600 * 1_000_000_000 });

@@ -57,8 +57,8 @@ fn record(name: &str, route: Option<&RouteOptions>, run: RunId, begin: Timestamp
     record.observed_until_s = Some(record.duration_s);
     record.ending = Some(Ending::Complete);
     record.parties = vec![own_party(Role::Source, "probe", 1, Vec::new())];
-    // Record deliveries if the probe has looked for at least some of the day's messages. If it has looked for none, it
-    // does not know what became of them.
+    // Record deliveries if the probe has looked for at least some of the day's messages in a sink or mailbox. If it has
+    // looked for none of them, it does not know what became of them.
     let seen_count = counts.delivered + counts.bounced + counts.missing() + counts.repeated;
     let is_watched = counts.unwatched == 0 || seen_count > 0;
     let stages = [

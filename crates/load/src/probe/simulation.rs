@@ -50,7 +50,7 @@ impl Storage for MemoryStorage {
     }
 }
 
-/// What really happened to the messages of a route. The test compares the probe's counts with it.
+/// Counts of what really happened to the messages of a route. The test compares the probe's counts with these.
 #[derive(Debug, Default, PartialEq)]
 struct Truth {
     accepted: u64,

@@ -55,7 +55,7 @@ pub(super) struct WatchThread {
 
 impl WatchThread {
     /// Starts the thread, or returns `None` if there is nothing to watch. The thread passes its reports to `send`, and
-    /// ends when `send` returns false. It deletes a message only if its arrival is recorded in `mail`.
+    /// ends when `send` returns false. It deletes a message only if `mail` records the arrival of the message.
     pub(super) fn start(
         watch: &Watch,
         run: RunId,

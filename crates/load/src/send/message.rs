@@ -120,8 +120,8 @@ pub fn with_crlf(text: &[u8]) -> Result<Vec<u8>> {
     Ok(lines)
 }
 
-/// Replaces the first header field of the same name with `field`, and removes the others. If the message has no such
-/// field, adds `field` at the end of the header. Each line of the message must end in `<CRLF>`.
+/// Replaces the first header field of the same name with `field`, and removes further fields of this name. If the
+/// message has no such field, adds `field` at the end of the header. Each line of the message must end in `<CRLF>`.
 pub fn set_header(message: &[u8], field: &HeaderField) -> Vec<u8> {
     let HeaderField { name, value } = field;
     let value = match value.is_ascii() {

@@ -87,8 +87,8 @@ impl QuitAfter {
     pub(super) fn stop_point(self, tls: TlsMode) -> Option<StopPoint> {
         match self {
             Self::Connect | Self::Auth => None,
-            // With implicit TLS, the handshake comes before the SMTP session. The first point at which the SMTP client
-            // can stop is the greeting.
+            // With implicit TLS, the handshake comes before the SMTP session, so the first point at which the SMTP
+            // client can stop is the greeting.
             Self::Tls if tls == TlsMode::Implicit => Some(StopPoint::Greeting),
             Self::Tls => Some(StopPoint::Tls),
             Self::Banner => Some(StopPoint::Greeting),

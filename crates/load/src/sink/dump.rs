@@ -81,8 +81,9 @@ impl MessageDump {
         Ok(Self { target, prefix, suffix, serial: AtomicU64::new(0), file })
     }
 
-    /// Returns two paths for a new message: where it is written, and where it is moved when it is complete. If all
-    /// messages go to a single file, both are the same temporary file, whose content is then copied to the single file.
+    /// Returns the path at which a new message is written, and the path to which it is moved when it is complete. If
+    /// all messages go to a single file, both are the path of a temporary file, whose content is then copied to the
+    /// single file.
     fn names(&self) -> (PathBuf, PathBuf) {
         let number = self.serial.fetch_add(1, Ordering::Relaxed);
         let name = format!("{}{number:08}{}", self.prefix, self.suffix);
@@ -138,8 +139,8 @@ pub(super) struct MessageWriter {
     error: Option<io::Error>,
 }
 
-/// Client, sender and recipients of a message. If all messages are stored in a single file, these values precede each
-/// message as a line of JSON.
+/// Length, client, HELO name, sender and recipients of a message. If all messages are stored in a single file, these
+/// values precede each message as a line of JSON.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct DumpEnvelope {
     bytes: u64,

@@ -747,7 +747,7 @@ mod tests {
             ("<b@y> ORCPT=rfc822;b@y NOTIFY=NEVER", single, [0, 0, 1, 0], "- b@y"),
             ("<b@y> NOTIFY=NEVER", single, [0, 0, 1, 0], "- b@y"),
             // NOTIFY=NEVER usually shows that a server has added the recipient. But this source sends NOTIFY=NEVER
-            // itself, so it must count as normal mail.
+            // itself, so the message must count as normal mail.
             ("<to@x> ORCPT=rfc822;to@x NOTIFY=NEVER", single.asking_never(), [1, 0, 0, 0], ""),
             ("<to@x> NOTIFY=NEVER", single.asking_never(), [1, 0, 0, 0], ""),
             // The sink ignores an ORCPT that does not contain a mail address, such as an X.400 address.

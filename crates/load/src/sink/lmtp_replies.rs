@@ -1,10 +1,11 @@
 //! Answers the end of a message (`.`) if the sink's rules were evaluated for each recipient, and changed the outcome or
 //! caused a delay for at least one recipient.
 //!
-//! In LMTP, each recipient has its own reply (RFC 2033 §4.2), so each is delayed, refused, counted and answered
-//! separately. SMTP has a single reply, and the delays of all recipients add up before it. The first recipient for whom
-//! a rule refuses the message or ends the session decides for all recipients. If no rule does so, the sink may still
-//! drop the message, or count it twice, for only some of the recipients.
+//! In LMTP, each recipient has its own reply (RFC 2033 §4.2). Rules can therefore delay or refuse the message for only
+//! some of the recipients, and the sink counts the message separately for each recipient. SMTP has a single reply, and
+//! the delays of all recipients add up before it. The first recipient for whom a rule refuses the message or ends the
+//! session decides for all recipients. If no rule does so, the sink may still drop the message, or count it twice, for
+//! only some of the recipients.
 use super::dump::MessageWriter;
 use super::session_rules::{DomainSlots, RuleEffect, SERVICE_CLOSING};
 use super::worker_state::{RunNotice, SinkMessage, SinkRecipient, SinkWorkerState};
@@ -126,7 +127,8 @@ impl LmtpReplies {
         place + 1 >= self.decisions.len()
     }
 
-    /// Returns the reply for this recipient, and counts the message for the recipient unless it is refused or dropped.
+    /// Returns the reply for the recipient at index `place`. Also counts the message for this recipient, unless a rule
+    /// refuses or drops the message.
     pub(super) fn answer(&self, place: usize, worker: &SinkWorkerState, now: Duration) -> Answer {
         let Some((decision, number)) = self.decisions.get(place).zip(self.recipients.get(place)) else {
             return Answer::Yes;

@@ -74,7 +74,7 @@ impl KeyedLimiter {
 pub(super) struct Greylist {
     delay: Duration,
     capacity: usize,
-    /// Time at which each triplet was first seen.
+    /// Maps the hash of each triplet to the time at which the triplet was first seen.
     seen: HashMap<u64, Duration>,
     order: VecDeque<u64>,
     /// Hasher with a random seed, so that no client can send triplets that collide.
@@ -95,8 +95,8 @@ impl Greylist {
         Self { delay, capacity: max_entries.max(1), seen, order, hasher: RandomState::new() }
     }
 
-    /// Returns true if the triplet was first seen long enough ago to be accepted. An unknown triplet is
-    /// remembered, and its time begins now.
+    /// Returns true if the triplet was first seen at least `delay` ago, so that its mail is accepted. Remembers an
+    /// unknown triplet as first seen at `now`.
     pub(super) fn passes(&mut self, triplet: Triplet<'_>, now: Duration) -> bool {
         let key = self.hasher.hash_one(triplet);
         if let Some(first) = self.seen.get(&key) {
@@ -166,7 +166,7 @@ pub(super) fn tarpit(step: Duration, max: Duration, before: u32) -> Duration {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ReadThrottle {
     octets_per_s: f64,
-    /// Earliest time at which the next read may happen.
+    /// Time before which the session must not read again.
     due: Duration,
 }
 
@@ -180,14 +180,14 @@ impl ReadThrottle {
         throttle
     }
 
-    /// Returns the number of bytes that may be read now, or as an error the time at which the
-    /// caller should ask again.
+    /// Returns the number of bytes that may be read now. If none may be read yet, returns as an error the time at which
+    /// the caller should ask again.
     pub(super) fn next_read(&self, now: Duration) -> Result<usize, Duration> {
         if now < self.due { Err(self.due) } else { Ok(self.read_size()) }
     }
 
-    /// Records that this many bytes have been read. If the peer was slower than the rate for some time, it may not
-    /// exceed the rate afterwards to catch up.
+    /// Records that `octets` bytes have been read. A peer that was slower than the rate for some time cannot exceed
+    /// the rate afterwards to catch up.
     pub(super) fn record_read(&mut self, octets: usize, now: Duration) {
         self.due = self.due.max(now.saturating_sub(self.duration_of(self.read_size()))) + self.duration_of(octets);
     }
@@ -294,7 +294,7 @@ mod tests {
     }
 
     proptest! {
-        /// In no period may the limiter grant more than the burst plus what the rate allows.
+        /// In any period, the limiter must grant at most the burst plus what the rate allows in this period.
         #[test]
         fn a_bucket_never_gives_more_than_it_may(
             rate in 1.0..1000.0_f64, burst in 1..50_u32, steps in proptest::collection::vec(0..30_u64, 1..300)

@@ -110,7 +110,8 @@ impl SinkReport {
             rules: self.active_rules.rule_counts(),
             untraced_sample: None,
         };
-        // Keep only the starts of runs whose counts the sink still has, so that the list cannot grow forever.
+        // The sink discards the counts of old runs. Remove the starts of these runs as well, so that the list cannot
+        // grow forever.
         self.starts.retain(|(known, _)| total.runs.find(*known).is_some());
         self.starts.push((run, start));
     }

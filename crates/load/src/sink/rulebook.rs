@@ -99,7 +99,7 @@ impl Rulebook {
 }
 
 /// Returns the place of a rule's mistake as an offset in the file. If the rule's string has escapes or several lines,
-/// returns the start of the rule, because offsets in such a string do not match those in the file.
+/// returns the start of the rule, because offsets in such a string do not match offsets in the file.
 fn rule_offset(text: &str, span: Range<usize>, mistake: &RuleError) -> usize {
     let raw = &text[span.clone()];
     let is_plain = !raw.contains('\\') && !raw.starts_with("\"\"\"") && !raw.starts_with("'''");

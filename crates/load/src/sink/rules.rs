@@ -32,7 +32,8 @@
 //! learn what became of that mail. Therefore, only delays, slow reading and rules with "from <>" apply to mail from <>.
 //!
 //! Words that Postfix's smtp-sink uses as well have the same meaning in both programs. Rules are evaluated in their
-//! order. Delays add up, and the first rule that refuses or cuts the connection decides.
+//! order. Delays add up. The first rule that refuses the command, cuts the connection, or drops or duplicates the
+//! message decides.
 use mailrun_smtp::{AddressPattern, Path, Reply};
 use mailrun_text::quantities::{bytes, count_up_to, duration, interval, positive, probability, rate};
 use mailrun_text::words::is_misspelling;
@@ -163,7 +164,7 @@ pub(super) enum RuleAction {
     Read {
         octets_per_s: u64,
     },
-    /// Reads at most this many bytes of the message at a time.
+    /// The sink reads at most `octets` bytes of the message at a time.
     ReadPieces {
         octets: u64,
     },
@@ -410,8 +411,8 @@ fn own_command(action: &RuleAction) -> Option<RuleCommand> {
     }
 }
 
-/// Returns the command to which a rule applies if it names none. For example, `drop 1%` applies to the end of a message
-/// (`.`).
+/// Returns the command to which a rule applies if the rule names no command. For example, `drop 1%` applies to the end
+/// of a message (`.`).
 fn usual_command(action: &RuleAction) -> CommandSet {
     let mut commands = CommandSet::default();
     commands.add(own_command(action).unwrap_or(RuleCommand::Dot));

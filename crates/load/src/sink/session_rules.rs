@@ -49,7 +49,7 @@ pub(super) struct RuleDecision {
     /// Sum of all delays that the rules ask for. The sink waits this long before it answers.
     pub(super) delay: Duration,
     pub(super) effect: RuleEffect,
-    /// The rule that refused the command or cut the connection, or `None` if none did.
+    /// The rule that caused `effect`, or `None` if `effect` is `Accept`.
     pub(super) decided_by: Option<Arc<RuleState>>,
 }
 
@@ -170,8 +170,8 @@ impl SessionRules {
         }
     }
 
-    /// Evaluates the rules for a command, in their order. Delays add up, and the first rule that
-    /// refuses or cuts the connection decides.
+    /// Evaluates the rules for a command, in their order. Delays add up. The first rule that refuses the command, cuts
+    /// the connection, or drops or duplicates the message decides, and later rules are not evaluated.
     pub(super) fn decide(&mut self, rules: &Ruleset, context: &CommandContext<'_>) -> RuleDecision {
         let nth = self.command_counts[context.command as usize];
         if context.command == RuleCommand::Mail {
@@ -199,7 +199,8 @@ impl SessionRules {
         place: usize,
     ) -> RuleDecision {
         let recipients = std::mem::take(&mut self.recipients);
-        // `nth` is the number of earlier messages. `decide` has already counted this message, so subtract one.
+        // `nth` is the number of earlier messages in the session. `decide` has already counted this message, so
+        // subtract one.
         let nth = self.command_counts[context.command as usize].saturating_sub(1);
         let sample = RuleSample { seed: rules.seed, session: self.number, nth, recipient: place as u64 + 1 };
         let decision =
@@ -450,8 +451,8 @@ struct RuleSample {
 
 impl RuleSample {
     /// Decides at random whether a rule acts. If the rule drops a message or counts it twice, the choice depends on the
-    /// message's number, so that the order of arrival does not matter. For other rules, it depends on the session and
-    /// on how often the session has sent the command before, so that a retry may succeed.
+    /// message's number, so that the order of arrival does not matter. For other rules, the choice depends on the
+    /// session and on how often the session has sent the command before, so that a retry may succeed.
     fn occurs(&self, rule_state: &RuleState, sequence: Option<u64>) -> bool {
         let chance = rule_state.rule.chance;
         if chance >= 1.0 {

@@ -96,7 +96,7 @@ async fn clock() -> Json<ClockAnswer> {
 /// Estimates the error of this host's clock with `chronyc`. This request is separate from `clock`, because starting a
 /// process takes time and the client measures the round trip of `clock`.
 async fn clock_error() -> Json<ChronyAnswer> {
-    // If the estimation panics, answer without an estimate.
+    // If the estimation of the clock's error panics, answer without an estimate.
     Json(spawn_blocking(ChronyAnswer::now).await.unwrap_or_default())
 }
 

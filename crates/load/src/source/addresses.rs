@@ -14,7 +14,8 @@ use memchr::memrchr;
 use std::collections::BTreeSet;
 use std::io::Write;
 
-/// Maximum number of combinations of words in a pattern, because all of them are checked before the run.
+/// Maximum number of combinations of words in a pattern. For example, `{a,b}@{x,y,z}` has six. The number is limited
+/// because the source checks every combination before the run.
 const MAX_COMBINATIONS: usize = 100_000;
 
 /// An address, or a pattern of addresses. Every address that it can produce is well-formed.
@@ -36,7 +37,8 @@ enum PatternPart {
         choices: Vec<WeightedText>,
         total_weight: u64,
     },
-    /// The message's number in the run. Only patterns from [`AddressPattern::text`] contain it, for example for ENVID.
+    /// `{n}`, which stands for the message's number in the run. Only text patterns ([`AddressPattern::text`]) can
+    /// contain it, for example a pattern for ENVID.
     MessageNumber,
 }
 
@@ -57,7 +59,7 @@ pub(super) struct PatternDomains {
 /// tell the recipients of a message apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RecipientTag {
-    /// The address stays as it is, without a number added.
+    /// No number is added to the address.
     Bare,
     Digits,
     /// The number follows a `+`, which separates it from digits at the end of the local part.
@@ -129,7 +131,8 @@ impl AddressPattern {
         append_tag(tag, number, start, out);
     }
 
-    /// Returns the number of texts that the pattern can produce. Equal texts are counted separately.
+    /// Returns the number of texts that the pattern can produce. A text that the pattern can produce in two ways counts
+    /// twice.
     pub(crate) fn count(&self) -> u64 {
         self.parts.iter().fold(1, |count, piece| count.saturating_mul(piece.count()))
     }
@@ -190,7 +193,8 @@ impl AddressPattern {
         })
     }
 
-    /// Checks every text that the pattern can produce. Of each range of numbers, checks only the longest number.
+    /// Calls `check` for every text that the pattern can produce. Of a range such as `{0..99}`, uses only the largest
+    /// number, because a text that is short enough with this number is also short enough with the others.
     fn check_all(&self, check: impl Fn(Vec<u8>) -> Result<(), String>) -> Result<(), String> {
         let choices: Vec<usize> = self.parts.iter().map(PatternPart::choice_count).collect();
         let combinations = choices.iter().try_fold(1_usize, |all, count| all.checked_mul(*count));
@@ -362,7 +366,8 @@ fn push_number(number: u64, digits: usize, out: &mut Vec<u8>) {
     write!(out, "{number:0digits$}").expect("a vector takes all");
 }
 
-/// Inserts the recipient's number, as `tag` says, before the `@` of the address that begins at `start`.
+/// Inserts the recipient's number before the `@` of the address that begins at `start`. Depending on `tag`, `to@b`
+/// becomes `to1@b` or `to+1@b`, or stays as it is.
 fn append_tag(tag: RecipientTag, number: u32, start: usize, out: &mut Vec<u8>) {
     let plus = match tag {
         RecipientTag::Bare => return,

@@ -28,8 +28,8 @@ use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
-/// If all unsent messages were due within this time before the end of the load, the source does not count as late,
-/// because the load may have ended before the source could send them.
+/// If all unsent messages were due within this time before the end of the load, the source does not count as late. The
+/// load may have ended before the source could send these messages.
 const LAST_MOMENTS: Duration = Duration::from_millis(100);
 
 pub(super) struct SourceCollector {

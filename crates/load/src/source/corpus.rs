@@ -235,8 +235,8 @@ impl CorpusReader<'_> {
         Ok(())
     }
 
-    /// Stores a message that has been read to its end. As the options say, an invalid message is
-    /// skipped, or makes the source refuse the corpus.
+    /// Stores a message that has been read to its end. If the message is invalid, skips it or refuses the whole corpus,
+    /// depending on the options.
     fn finish(&mut self, draft: CorpusMessageBuilder, path: &Path) -> Result<()> {
         self.add(draft.finish(), path)
     }

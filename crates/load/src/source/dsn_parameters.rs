@@ -12,7 +12,8 @@ use mailrun_smtp::xtext;
 /// the options that follow the struct.
 const HEADING: &str = "Notifications (RFC 3461), from a server that offers DSN";
 
-/// The requested notifications; none by default. A server that does not offer DSN receives no such parameters.
+/// Notifications that the source requests. By default, it requests none. If it requests any, it sends no mail to a
+/// server that does not offer DSN.
 #[derive(Clone, Debug, Default, Args)]
 pub struct DsnParameters {
     /// When the server should send a notification: never, or some of success,failure,delay.
@@ -103,9 +104,9 @@ impl DsnParameters {
         (!words.is_empty()).then(|| words.join(" "))
     }
 
-    /// Appends the DSN parameters of MAIL to `text`. Earlier parameters of MAIL begin at offset `begin`; if there are
-    /// none, the first DSN parameter gets no blank before it. `number` counts the messages of the run. Unlike the
-    /// sequence in `message`, `number` has no bits that mark the stage of the load and the warm-up.
+    /// Appends the DSN parameters of MAIL to `text`. The parameters of MAIL begin at offset `begin`. If there are none
+    /// yet, the first DSN parameter gets no blank before it. `number` counts the messages of the run. Unlike the
+    /// sequence number in `message`, it has no bits that mark the stage of the load and the warm-up.
     pub(crate) fn write_mail(&self, seed: u64, number: u64, message: &MessageName, begin: usize, text: &mut Vec<u8>) {
         if let Some(returns) = self.returns {
             push_parameter("RET=", returns.keyword(), begin, text);
@@ -135,7 +136,8 @@ impl DsnParameters {
     }
 }
 
-/// Appends a parameter, with a blank before it unless it is the first.
+/// Appends a parameter to `text`, with a blank before it unless it is the first. The first parameter begins at offset
+/// `begin`.
 fn push_parameter(name: &str, value: &str, begin: usize, text: &mut Vec<u8>) {
     let blank = if text.len() > begin { " " } else { "" };
     [blank, name, value].iter().for_each(|part| text.extend_from_slice(part.as_bytes()));

@@ -421,7 +421,7 @@ mod tests {
             assert_eq!(envelope, fresh, "message {number} is the same wherever it is written");
             assert_eq!(envelope.recipients(), 1 + number as usize % 3);
             assert!(envelope.mail().ends_with(b"@example.com> SIZE=109\r\n"), "{envelope:?}");
-            // Keep this envelope while the next envelope is made, as an SMTP client does that is still sending. The
+            // Keep this envelope while the next envelope is made, because an SMTP client may still be sending it. The
             // buffer must not overwrite a kept envelope, so it must use two places in memory in turn.
             held = Some(envelope);
         }

@@ -41,9 +41,9 @@ pub(super) struct OutgoingMessage {
     /// True once the peer has answered a command of the message. If the connection breaks after
     /// that, the message is given up instead of sent over another connection.
     answered: bool,
-    /// True if the connection ended after the peer seemed to accept the message, but before this was
-    /// [certain](Event::settled). Such a message counts as failed and not as rejected, even if the peer refused the
-    /// session, because the peer may have accepted it before.
+    /// True if the peer seemed to accept the message, but the connection ended before this was
+    /// [certain](Event::settled). Such a message counts as failed and not as rejected, even if the peer then refused
+    /// the session, because the peer may have accepted the message before.
     may_be_accepted: bool,
     /// One bit for each of the first 64 recipients, set if the peer has accepted the recipient.
     accepted: u64,
@@ -51,8 +51,9 @@ pub(super) struct OutgoingMessage {
     /// to 64 recipients.
     accepted_beyond: Vec<u64>,
     rejected: u32,
-    /// Only in LMTP: number of recipients for whom the peer has answered the end of the data, in the order of the
-    /// envelope. The peer is responsible for each of them that is still marked as accepted (RFC 2033 §4.2).
+    /// Only in LMTP, which replies to the end of the data once for each recipient: number of recipients whose reply has
+    /// come, in the order of the envelope. For the recipients among them that `accepted` still marks, the peer has
+    /// taken responsibility for the message (RFC 2033 §4.2).
     answered_recipients: usize,
     phases: MessagePhases,
     phase_ended_at: Duration,
@@ -91,8 +92,8 @@ impl OutgoingMessage {
         }
     }
 
-    /// Adds the time of a phase, for example of RCPT, to the times of this message. The phase began at `since`, or at
-    /// the end of the previous phase if that is later.
+    /// Adds the time of a phase that ended at `now`, for example of RCPT, to the times of this message. The phase began
+    /// at `since`, or at the end of the previous phase if that is later.
     fn add_phase(&mut self, phase: Phase, since: Duration, now: Duration) {
         // If several replies arrive in one read, only the first of them ends a phase. The other replies have the same
         // time, so they would add phases of zero length.
@@ -222,8 +223,8 @@ impl LoadSession {
         !self.messages.is_empty()
     }
 
-    /// Claims a message before connecting, so that no connection is made in vain. Returns false if
-    /// there are no more messages.
+    /// Claims a message before connecting, so that the session connects only if it has something to send. Returns false
+    /// if the session must end, because there are no more messages or too many sessions.
     pub(super) fn poll_claim(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
         let now = clock::now();
         ready!(self.poll_pause(cx, now));
@@ -302,9 +303,9 @@ impl LoadSession {
         self.fail_messages(MessageFailure::Failed);
     }
 
-    /// Handles the end of the connection, and gives up the messages in transit. The newest message is instead kept for
-    /// the next connection if the peer has answered none of its commands and has not received its content. The first
-    /// message of a connection is always given up.
+    /// Handles the end of the connection, and gives up the messages in transit. However, the newest message is kept and
+    /// sent over the next connection if the peer has neither answered its commands nor received its content. This does
+    /// not apply to the first message of a connection, which is always given up.
     pub(super) fn connection_ended(&mut self, ended: &SessionEnd) {
         let (verb, what) = match ended {
             SessionEnd::Closed => (None, "the peer closed the session".to_owned()),
@@ -525,8 +526,8 @@ impl LoadSession {
             Verb::Auth => *self.auth_sent_at.get_or_insert(self.commands_sent_at),
             _ => self.commands_sent_at,
         };
-        // A login may have several replies, but counts as one exchange, so record no time for the replies 334 before
-        // its last reply. The reply to STARTTLS counts together with the TLS handshake.
+        // A login may have several replies, but counts as one exchange. So record a time only for its last reply, and
+        // not for the 334 replies before. The reply to STARTTLS counts together with the TLS handshake.
         let is_whole = event.reply.code() != 334 && event.to != Verb::StartTls;
         if is_whole && event.to == Verb::Auth {
             self.auth_sent_at = None;
@@ -733,8 +734,8 @@ fn recipient_domains(claim: &ClaimedMessage, context: &SourceContext, domains: &
     MessageDomains::new(context.envelopes.domains_of(claim.number, claim.recipients, domains))
 }
 
-/// Returns the phase that ends with a reply to this command. Commands without a phase of their own
-/// share the phase of a related command.
+/// Returns the phase that ends with a reply to the command `verb`. Commands without a phase of their own share the
+/// phase of a related command, for example XCLIENT the phase of EHLO.
 fn phase_of(verb: Verb) -> Phase {
     match verb {
         Verb::Greeting => Phase::Banner,
@@ -765,7 +766,7 @@ fn was_rejected(cause: GaveUp) -> bool {
     matches!(cause, GaveUp::TlsRefused | GaveUp::NotAuthenticated | GaveUp::XclientRefused)
 }
 
-/// Maximum number of lines of a message that the dialogue shows. It only counts the lines after them.
+/// Maximum number of lines of a message that the dialogue shows. It counts further lines without showing them.
 const MAX_LINES: u64 = 200;
 
 #[derive(Debug)]

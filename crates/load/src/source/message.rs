@@ -50,13 +50,13 @@ impl TraceStamp {
         Self { run, trace_headers: traced, clock, numbering, clock_offset, zero, auto_submitted: false }
     }
 
-    /// Returns the first time, not before `now`, at which a run may begin: a multiple of 1/128 s, because traces state
-    /// the start of the run's seconds with this precision.
+    /// Returns the first time from `now` on at which a run may begin: a multiple of 1/128 s on the clock of the traces.
+    /// Traces state the start of the run's seconds with this precision.
     pub(super) fn next_zero(&self, now: Duration) -> Duration {
         ZeroPhase::next_step(now + self.clock_offset).saturating_sub(self.clock_offset)
     }
 
-    /// Returns the last time, not after `then`, at which a run may begin: a multiple of 1/128 s, as in `next_zero`.
+    /// Returns the last time up to `then` at which a run may begin: a multiple of 1/128 s, as in `next_zero`.
     pub(super) fn last_zero(&self, then: Duration) -> Duration {
         self.next_zero((then + Duration::from_nanos(1)).saturating_sub(ZeroPhase::STEP))
     }
@@ -89,7 +89,8 @@ struct MessageHead {
 }
 
 impl MessageHead {
-    /// Builds the head from `headers`, which must already be dot-stuffed. `checksum` must be the checksum of the body.
+    /// Builds the head from `headers`, which must already be dot-stuffed. `checksum` must be the checksum of the body,
+    /// unless the caller overwrites it in each message.
     fn new(stamp: TraceStamp, checksum: u32, headers: &[u8], identity: MessageIdMode) -> Self {
         let mut octets = Vec::new();
         if stamp.trace_headers == Tracing::On {
@@ -111,7 +112,8 @@ impl MessageHead {
         self.stamp.zero = ZeroPhase::of(zero + self.stamp.clock_offset);
     }
 
-    /// Appends the head of a message with this sequence number and start time, and returns the appended bytes.
+    /// Appends the head of message `sequence` to `bytes`, and returns the appended bytes. `since` is the time from
+    /// which the latency of the message counts.
     fn render<'b>(&self, sequence: u64, since: Duration, bytes: &'b mut Vec<u8>) -> &'b mut [u8] {
         let start = bytes.len();
         bytes.extend_from_slice(&self.octets);
@@ -176,7 +178,8 @@ impl MessageTemplate {
         self.head.set_zero(zero);
     }
 
-    /// Renders a message with this sequence number and start time, followed by the end of data.
+    /// Renders message `sequence` into `outbox`, followed by the end of data. `since` is the time from which the
+    /// latency of the message counts.
     pub(super) fn render(&self, sequence: u64, since: Duration, outbox: &mut Outbox) {
         let bytes = outbox.bytes();
         self.head.render(sequence, since, bytes);
@@ -288,11 +291,11 @@ pub(super) fn header_fields(from: &str, to: &str, subject: Option<&str>, date: &
     format!("From: {from}\r\nTo: <{to}>\r\nDate: {date}\r\nMessage-ID: {id}\r\n{subject}")
 }
 
-/// Generates a message of this size, with `fields` that [`header_fields`] has made.
+/// Generates a message of `size` bytes, with the header `fields` that [`header_fields`] has made.
 ///
 /// # Errors
 ///
-/// Fails if the size leaves no room for the header.
+/// Fails if `size` is too small for the header, or leaves only one byte for the body, because a line end takes two.
 pub(super) fn generate(stamp: TraceStamp, fields: &str, size: u64) -> Result<MessageTemplate> {
     let headers = format!("{fields}\r\n");
     let overhead = stamp.bytes() + headers.len();

@@ -104,8 +104,8 @@ pub(super) fn messages(fields: MimeFields<'_>, sizes: &Distribution, overhead: u
         .collect()
 }
 
-/// Returns how many messages of this mean size a set has: as many as fit into [`MAX_SET_BYTES`],
-/// but at least 1 and at most `MAX_SET_MESSAGES`.
+/// Returns how many messages of `mean_bytes` bytes a set should have: as many as fit into [`MAX_SET_BYTES`], but at
+/// least 1 and at most `MAX_SET_MESSAGES`.
 fn set_size(mean_bytes: f64) -> u64 {
     ((MAX_SET_BYTES as f64 / mean_bytes.max(1.0)) as u64).clamp(1, MAX_SET_MESSAGES)
 }
@@ -117,8 +117,8 @@ fn message(fields: MimeFields<'_>, bytes: u64, rng: &mut SeededRng) -> Result<Ve
     let bare = mime_text.write(fields, None)?;
     let one = mime_text.write(fields, Some(vec![0]))?.len() as u64;
     let Some(room) = bytes.checked_sub(one) else { return Ok(bare) };
-    // The message of length `one` has an attachment of one byte. Its Base64 line has six bytes: four characters and a
-    // line end. The real attachment replaces this line, so it has six more bytes than `room`.
+    // `one` is the length of a message with an attachment of one byte, which takes six bytes in Base64: four characters
+    // and a line end. The real attachment replaces these six bytes, so it may take `room` + 6 bytes in Base64.
     let lines = (room + 6) / LINE_BYTES;
     let content = usize::try_from(lines.max(1) * LINE_CONTENT_BYTES)
         .context("--message-size exceeds the memory of this machine")?;

@@ -190,7 +190,8 @@ fn resolve(to: &str, reach: AllowedTargets, wait: StartWait) -> Result<Endpoint>
 ///
 /// # Errors
 ///
-/// Fails if the server has no address, or only public addresses that are not allowed.
+/// Fails if the server's name cannot be resolved, or if all its addresses are public and `reach` does not allow public
+/// addresses.
 pub fn look_up(to: &str, reach: AllowedTargets) -> Result<Vec<Endpoint>> {
     let endpoints = Endpoint::resolve_all(to).map_err(|error| match to.starts_with("unix:") {
         true => anyhow!("{to}: {}", reason(&error)),
@@ -207,8 +208,8 @@ pub fn look_up(to: &str, reach: AllowedTargets) -> Result<Vec<Endpoint>> {
     Ok(endpoints.into_iter().filter(is_allowed).collect())
 }
 
-/// Returns the first address that accepts a connection, or the first of the list if none does in
-/// time. A single address is returned without a test.
+/// Returns the first address that accepts a connection, or the first of the list if none does before `wait` is over. A
+/// single address is returned without a test.
 fn first_reachable(mut endpoints: Vec<Endpoint>, wait: StartWait) -> Endpoint {
     let answers = |endpoint: &Endpoint| match endpoint {
         Endpoint::Tcp(address) => TcpStream::connect_timeout(address, PROBE_TIMEOUT).is_ok(),

@@ -113,10 +113,11 @@ pub enum AllowedTargets {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BodyParameter {
-    /// BODY=8BITMIME if the content of the message needs it, and no parameter otherwise.
+    /// BODY=8BITMIME if the content of the message needs it and the server offers it, and no parameter otherwise.
     #[default]
     Automatic,
-    /// BODY=BINARYMIME if the server offers it together with BDAT. Without BDAT it is not allowed (RFC 3030 §3).
+    /// BODY=BINARYMIME if the server offers both BINARYMIME and BDAT, because it is not allowed without BDAT (RFC 3030
+    /// §3). Otherwise the same as `Automatic`.
     Binary,
 }
 
@@ -197,8 +198,9 @@ impl SourceOptions {
         offer.map(schedule).unwrap_or_default()
     }
 
-    /// Returns the number of messages that are due in an open loop before `end`, or `messages` if that is less or if
-    /// `end` is `None`. Returns `None` in a closed loop, and if a [`LoadControl`] can change the rate.
+    /// Returns how many messages of an open loop are due before `end`, which counts from the start of the load. The
+    /// result is at most `messages`, the number of messages in the options. Without `end`, it is this number. Returns
+    /// `None` in a closed loop, if a [`LoadControl`] can change the rate, or if there is neither `end` nor `messages`.
     pub(super) fn due_within(&self, end: Option<Duration>) -> Option<u64> {
         let offer = self.offered_rate.as_ref().filter(|_| self.control.is_none())?;
         let workers = self.workers;

@@ -23,8 +23,8 @@ pub(super) struct LoadPlan {
 }
 
 impl LoadPlan {
-    /// Creates a plan that hands out these message numbers to the sessions. If `until` is given, the plan hands out no
-    /// more numbers after that time on the monotonic clock.
+    /// Creates a plan that hands out the message numbers in `numbers` to the sessions, one after another. If `until` is
+    /// given, the plan hands out no more numbers after that time on the monotonic clock.
     pub(super) fn new(numbers: Range<u64>, until: Option<Duration>) -> Self {
         Self {
             end: numbers.end,

@@ -1,8 +1,8 @@
 //! Tries one connection before the load: greeting, EHLO, TLS, AUTH, MAIL, RCPT, RSET and QUIT. A failure of this trial
 //! would affect every message, so the source reports it in one line, with advice, and sends no load.
 //!
-//! Messages and replies of this trial connection do not count in the results of the run. A 4xx reply to MAIL or RCPT
-//! does not stop the run, because greylisting and limits cause such replies.
+//! The trial sends no message, and its commands and replies do not count in the results of the run. A 4xx reply to MAIL
+//! or RCPT does not stop the run, because greylisting and limits cause such replies.
 use super::envelopes::{EnvelopeBuffer, EnvelopeInput, Envelopes};
 use super::message_set::MessageSet;
 use super::options::SourceOptions;

@@ -69,7 +69,7 @@ impl Recipients {
     ///
     /// # Errors
     ///
-    /// Fails if there are too few addresses, or if one is malformed.
+    /// Fails if the patterns have too few addresses for `limit` recipients, or if an address is malformed.
     pub(super) fn new(patterns: &[AddressPattern], limit: u64, tags: RecipientTags) -> Result<Self> {
         if !(1..=u64::from(MAX_RECIPIENTS)).contains(&limit) {
             bail!("a message must have at least one recipient, and the ledger supports at most {MAX_RECIPIENTS}");
@@ -154,7 +154,7 @@ impl Recipients {
 ///
 /// # Errors
 ///
-/// Fails if there are too few addresses, or if one is malformed.
+/// Fails if the patterns have too few addresses for `limit` recipients, or if an address is malformed.
 pub fn check_recipients(patterns: &[AddressPattern], limit: u64, tags: RecipientTags) -> Result<()> {
     Recipients::new(patterns, limit, tags).map(drop)
 }
@@ -167,8 +167,9 @@ fn numbering_of_one(patterns: &[AddressPattern]) -> RecipientNumbering {
 }
 
 /// Returns for each pattern how `--tag-recipients` changes its addresses. With several patterns, also returns the
-/// number that each pattern's recipient gets. Among several patterns, a constant address stays unchanged, unless an
-/// earlier constant address ends in the same number. An address without a number counts as number 0.
+/// number of each pattern's recipient. A constant address among several patterns stays unchanged and has the number in
+/// which its local part ends, or 0 if there is no such number below `MAX_RECIPIENTS`. If an earlier constant address
+/// has the same number, or if the pattern is not constant, the source adds the lowest unused number to the address.
 fn tags_of(patterns: &[AddressPattern]) -> Vec<(RecipientTag, u32)> {
     if let [pattern] = patterns {
         return vec![(pattern.tag(), 0)];
@@ -233,7 +234,7 @@ fn numbering_of(patterns: &[AddressPattern], limit: u64) -> Result<RecipientNumb
     let known: Vec<u32> = known.into_keys().collect();
     let are_different = |bits: u32| {
         let number = |hash: &u32| hash.checked_shr(32 - bits).unwrap_or_default();
-        // The hashes are sorted, so equal numbers would be neighbours.
+        // The numbers are the upper bits of sorted hashes, so equal numbers would be neighbours.
         known.is_sorted_by(|left, right| number(left) < number(right))
     };
     let least_bits = if patterns.iter().any(|pattern| is_wide(&pattern)) { wide_bits } else { MIN_BITS_OF_FEW };

@@ -230,8 +230,8 @@ impl SourceWorkerState {
         }
     }
 
-    /// Returns the next message for a session: at once in a closed loop, and when the message is
-    /// due in an open loop. `None` means that there are no more messages.
+    /// Returns the next message for a session: at once in a closed loop, and when the message is due in an open loop.
+    /// `None` means that the session must end, because there are no more messages or too many sessions.
     pub(super) fn poll_claim(
         &self,
         cx: &mut Context<'_>,

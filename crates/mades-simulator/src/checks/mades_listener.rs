@@ -38,7 +38,7 @@ fn visited(octets: &[u8], choice: u8) {
             let (bytes, messages) = stored(&queues);
             let output_bytes = visit.feed(piece).len();
             // For one piece of input, the listener sends each queued message at most once. The peer may limit frames to
-            // 512 bytes. Because of the many frame headers, allow twice each message's size plus 128 bytes.
+            // 512 bytes, so a message may need many frame headers. Allow twice the message's size plus 128 bytes.
             let limit = SAID_BYTES + SAID_FOR_EACH * octets.len() + 2 * bytes + 128 * messages;
             assert!(output_bytes <= limit, "{output_bytes} octets of {limit}");
         }

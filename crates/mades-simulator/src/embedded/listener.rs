@@ -295,7 +295,7 @@ fn on_timer(session: &mut BrokerSession, times: &ConnectionTimes) -> Option<Inst
         return None;
     }
     let Some(idle) = connection.peer_idle_timeout_ms() else { return Some(silence_deadline) };
-    // Send a heartbeat after half of the peer's idle timeout, so that even a late one arrives in time.
+    // Send a heartbeat after half of the peer's idle timeout, so that even a delayed heartbeat arrives in time.
     let heartbeat_interval = Duration::from_millis(u64::from(idle.max(2) / 2));
     if now < times.wrote_at + heartbeat_interval {
         return Some(silence_deadline.min(times.wrote_at + heartbeat_interval));

@@ -1,8 +1,8 @@
 //! First-in, first-out queues in memory, which clients find by address. Each queue limits its messages and bytes.
 //!
-//! A message stays in its queue until it is settled. Unsettled messages count towards the limits,
-//! because they may come back. When a queue is full, its producers get no more credit, and a
-//! message that arrives without credit is released.
+//! A message stays in its queue until a consumer has accepted or rejected it. Messages that a consumer holds without
+//! an answer count towards the limits, because they may come back. When a queue is full, its producers get no more
+//! credit, and a message that arrives all the same is released.
 //!
 //! The consumers of a queue take turns. While another consumer waits for a message, each consumer
 //! gets only its share, and a returned message goes to another consumer first. Otherwise a consumer
@@ -330,7 +330,7 @@ impl MemoryQueue {
         let gave_it_back = first.holder;
         let share = (self.waiting.len() / (2 * self.consumers.len())).clamp(1, MAX_SHARE);
         let had_its_share = self.consumers[at].served >= share;
-        // Do not wait for the consumer that returned the message, because it would return the message again.
+        // Do not wait for the consumer that returned the first message, because it would return the message again.
         let others = self.consumers.iter().filter(|other| other.wants_message && other.id != id);
         let mut others = others.filter(|other| gave_it_back != Some(other.id)).peekable();
         let is_contested = others.peek().is_some();
@@ -614,7 +614,7 @@ mod tests {
         assert!(matches!(queues.take_for_consumer(id, first), TakeResult::OthersFirst));
         queues.set_idle(id, second);
         assert!(std::pin::pin!(all[0].1.notified()).enable(), "it is told");
-        // A consumer gets messages that it has returned itself only if no other consumer wants them.
+        // A consumer that has returned a message must get it again only if no other consumer wants it.
         queues.settle(queued, DeliveryOutcome::Released);
         assert_eq!([1, 2].map(|_| take_message(&queues, id, first).is_some()), [true, true]);
         assert!(take_message(&queues, id, second).is_none());

@@ -334,8 +334,7 @@ impl OutboxMessage {
             (names::ERROR_CODE, failed.then_some(failure.0)),
             (names::ERROR_MESSAGE, failed.then_some(failure.1)),
         ];
-        // An event needs an id of its own, because some brokers take messages with equal ids for
-        // duplicates.
+        // An event needs an id of its own, because some brokers treat messages with equal ids as duplicates.
         let id = Uuid::from_u128(self.id.as_u128() ^ (event as u128 + 1) << 64);
         let mut octets = self.begin_message(id, at_ms, &entries);
         let state = match (event, plan.tracing_value) {

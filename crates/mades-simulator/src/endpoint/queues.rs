@@ -69,8 +69,8 @@ impl EndpointQueues {
         }
     }
 
-    /// Returns the next sent message whose settlement has arrived. Always `None` for queues in this process, for which
-    /// `send` returns the result at once.
+    /// Returns the next sent message that the broker has accepted or rejected. Always `None` for queues in this
+    /// process, for which `send` returns the result at once.
     pub(super) fn next_settled(&mut self) -> Option<(MessageKey, EndpointStep, SendResult)> {
         match self {
             Self::Embedded(_) => None,

@@ -1,5 +1,5 @@
-//! Connects the simulator to a broker, with a receiver for the outbox and a sender for each other queue. A link handles
-//! the next message without waiting until earlier messages are settled. Lost connections are opened again.
+//! Connects the simulator to a broker, with a receiver for the outbox and a sender for each other queue. No link waits
+//! for the settlement of one message before it handles the next. Lost connections are opened again.
 //!
 //! ```text
 //! supervisor ─┬─ receiver task ──▶ arrivals               (bounded by the credit)
@@ -7,9 +7,9 @@
 //!             └─ sender task ◀── messages                 (bounded by the window), one for each queue
 //!                            ──▶ settled
 //! ```
-//! Messages that were not settled when the connection was lost are sent again over the next connection, and the broker
-//! redelivers messages that were not accepted. A message may therefore appear twice, but no message is lost. An error
-//! that reconnecting cannot cure ends the endpoint.
+//! Sent messages that the broker had not confirmed when the connection was lost are sent again over the next
+//! connection. The broker redelivers received messages that the simulator had not accepted. A message may therefore
+//! appear twice, but no message is lost. An error that reconnecting cannot cure ends the endpoint.
 use crate::embedded::EncodedMessage;
 use crate::model::{EndpointStep, MessageKey};
 use mailrun_mades::{
@@ -25,7 +25,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-/// Maximum number of messages that are sent to a queue and not settled yet.
+/// Maximum number of messages that are sent to a queue and that the broker has neither accepted nor rejected yet.
 const SEND_WINDOW: usize = 256;
 /// Delay between two attempts to reach a broker that was reachable before.
 const RECONNECT_DELAY: Duration = Duration::from_millis(500);
@@ -158,7 +158,7 @@ impl BrokerQueues {
     }
 
     pub(super) fn accept(&mut self, delivery: BrokerDelivery) {
-        // Ignore the error: the supervisor has ended, and `take_failure` returns the reason.
+        // Ignore an error. It means that the supervisor has ended, and `take_failure` returns the reason.
         let _ = self.accepted.send(delivery);
     }
 
@@ -262,7 +262,7 @@ async fn supervise(mut state: SupervisorState, links: AttachedLinks, reconnects:
             }
             Err(error) => Err(error),
         };
-        // Ignore any other error, because the next attempt shows whether the broker is reachable.
+        // Ignore a temporary error, because the next attempt shows whether the broker is reachable.
         if let Err(error) = ended
             && error.is_permanent()
         {
@@ -315,8 +315,8 @@ async fn receive(
                     receiver.accept(delivery.handle)?;
                 }
             }
-            // Do not decode the message here, so that an invalid message gets the same error reply as a message from a
-            // queue in memory.
+            // Do not decode the message here, so that an invalid message gets the same error reply as an invalid
+            // message from a queue in memory.
             arrival = receiver.next_encoded() => {
                 let EncodedDelivery { handle, message } = arrival?;
                 let _ = report_tx.send(LinkReport::Received(message, BrokerDelivery { connection, handle }));

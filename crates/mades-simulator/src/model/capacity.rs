@@ -8,7 +8,7 @@ use std::time::Duration;
 
 const MAX_WORKERS: u32 = 10_000;
 
-/// Throughput limits of one part of the route, such as the network. There is no limit where the plan sets none.
+/// Throughput limits of one part of a message's route, such as the network. By default, there are no limits.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Capacity {

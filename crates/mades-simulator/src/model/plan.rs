@@ -14,7 +14,7 @@ pub enum EndpointMode {
     Endpoint,
     /// EDX: sends inbox message, then a reply with the final status
     Toolbox,
-    /// ECP's connectivity tests: sends a reply and one event for each test
+    /// ECP's connectivity tests: answers each test with a reply and one event
     Tracing,
 }
 
@@ -40,7 +40,8 @@ pub enum ReceivedOn {
     Consume,
 }
 
-/// A part of a message's route: from the outbox to the reply, from A to B's inbox, or the way of B's report back to A.
+/// A part of a message's route: from the outbox to the reply, from endpoint A to the inbox of endpoint B, or the way of
+/// B's report back to A.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Leg {
@@ -122,7 +123,7 @@ pub struct SimulatorPlan {
     /// Component codes of endpoint B, or an empty list to accept every receiver code.
     pub receivers: Vec<String>,
     pub sender_code: String,
-    /// Delay and capacity between the outbox and the reply.
+    /// Delay and capacity of endpoint A from taking a message from the outbox to sending its reply.
     pub accept: Leg,
     /// Delay and capacity of the network, over which a message goes from endpoint A to the inbox of endpoint B.
     pub network: Leg,
@@ -140,14 +141,14 @@ pub struct SimulatorPlan {
     pub slow_start: PlanTime,
     #[serde(deserialize_with = "quantity::size")]
     pub max_payload_size: u64,
-    /// Maximum number of messages that are taken from the outbox and not yet accepted.
+    /// Maximum number of messages that endpoint A has taken from the outbox and not yet accepted.
     #[serde(deserialize_with = "quantity::count")]
     pub credit: u32,
-    /// While this many messages are in the pair of endpoints, no more messages are taken from the outbox.
+    /// While the pair of endpoints holds this many unfinished messages, it takes no more messages from the outbox.
     #[serde(deserialize_with = "quantity::count")]
     pub max_stored_messages: u32,
-    /// While the messages in the pair of endpoints have this many bytes or more, no more messages are taken from the
-    /// outbox.
+    /// While the unfinished messages in the pair of endpoints have this many bytes or more, the pair takes no more
+    /// messages from the outbox.
     #[serde(deserialize_with = "quantity::size")]
     pub max_stored_size: u64,
 }

@@ -83,8 +83,8 @@ fn check_plan(mut root: Section<'_>) {
 fn check_keys(section: &mut Section<'_>, keys: &[PlanKey]) {
     for (key, example) in keys {
         section.check(key, example, |mut plan: SimulatorPlan| {
-            // `plan` contains only the key that is checked. If this key is `work`, the plan would be invalid without
-            // the key `workers`, so add one worker.
+            // Each key is checked alone, so `plan` has only the value of `key`. A plan that has `work` but no `workers`
+            // is invalid, so add one worker.
             for leg in [&mut plan.accept, &mut plan.network, &mut plan.acknowledge] {
                 leg.capacity.workers.get_or_insert(1);
             }
@@ -184,7 +184,7 @@ mod tests {
                 toml::from_str::<SimulatorPlan>(&text).unwrap_or_else(|error| panic!("{text}: {error}"));
             }
         }
-        // `read` must know every key of a plan. Set all optional values, because a key without a value is not written.
+        // `read` must accept every key of a plan. Set all optional values, because `to_string` leaves out unset keys.
         let mut plan = SimulatorPlan::default();
         for leg in [&mut plan.accept, &mut plan.network, &mut plan.acknowledge] {
             *leg = toml::from_str(

@@ -8,10 +8,10 @@
 //! tracing   taken ─▶ reply ─▶ accept ─▶ event
 //! document  inbox ─▶ acknowledge ─▶ document
 //! ```
-//! Before a step is due, its message must pass the capacity limit and the delay of this part of the route. An outage of
-//! this part delays the step. A step begins only when the previous step is done. An ECP endpoint accepts a message from
-//! the outbox only after the broker has settled the endpoint's reply, so that the message cannot be lost between the
-//! two. Each random decision depends only on the seed and the number of the message.
+//! Before a step is due, its message must pass the capacity limit and the delay of the part of the route that leads to
+//! the step. An outage of that part delays the step. A step begins only when the previous step is done. An ECP endpoint
+//! accepts a message from the outbox only after the broker has accepted the endpoint's reply, so that the message
+//! cannot be lost between the two. Each random decision depends only on the seed and the number of the message.
 use super::capacity::CapacityLimiter;
 use super::delay::{DelayDistribution, RandomDecision, SeededRng};
 use super::outage::{self, OutageTarget};
@@ -62,7 +62,7 @@ pub enum EndpointStep {
     Inbox {
         /// 0 for the message itself, and 1 for its duplicate.
         copy: u8,
-        /// A number that determines the position of the changed byte.
+        /// Number that selects the byte to change, or `None` to leave the payload as it is.
         changed: Option<u64>,
     },
     Event(SendEventKind),
@@ -112,7 +112,8 @@ struct SimulatedMessage<M> {
     consumed: ConsumedMessage,
     record: MessageRecord,
     tracing: bool,
-    /// Number of steps that are due or in progress, including the wait until B's application accepts the message.
+    /// Number of steps that are scheduled or in progress, including the wait until B's application accepts or rejects
+    /// the message.
     open_steps: u8,
     accepting: bool,
     receiver: ReceiverAnswer,
@@ -214,8 +215,9 @@ impl<M> Simulator<M> {
         self.slots.len() - self.free.len()
     }
 
-    /// Starts the time of outages and of the slow start. The caller must call this when the first message waits in the
-    /// outbox. Otherwise outages would come early in every run that begins long after the endpoint.
+    /// Sets the time from which outages and the slow start count. Must be called when the first message waits in the
+    /// outbox. If the time counted from the start of the simulator instead, outages would come too early in a run that
+    /// begins long after that.
     pub fn start_at_first_message(&mut self, now: Duration) {
         self.started_at.get_or_insert(now);
     }
@@ -271,7 +273,7 @@ impl<M> Simulator<M> {
     }
 
     /// Tells the simulator that a step from `next_step` is done. A step that sends a message is done only when that
-    /// message is settled.
+    /// message is stored in its queue: the broker must have accepted it.
     pub fn step_done(&mut self, key: MessageKey, step: EndpointStep, now: Duration) {
         if self.message(key).is_none() {
             return;
@@ -293,7 +295,7 @@ impl<M> Simulator<M> {
     }
 
     /// Tells the simulator that a step from `next_step` failed because the broker rejected the message that the step
-    /// sent. The only step that still follows is the acceptance of the message from the outbox.
+    /// sent. The simulator then schedules no further step, except the acceptance of the message from the outbox.
     pub fn step_failed(&mut self, key: MessageKey, step: EndpointStep, now: Duration) {
         if let Some(message) = self.message_mut(key) {
             if !matches!(step, EndpointStep::Inbox { copy: 1.., .. } | EndpointStep::Document { copy: 1.. }) {
@@ -372,7 +374,7 @@ impl<M> Simulator<M> {
             ..message.consumed
         };
         let drawn = self.draw_faults(&consumed);
-        // Never corrupt an acknowledgement document. A corrupted document could not be recognised as one.
+        // Never corrupt an acknowledgement document, because its receiver could no longer recognise it as such.
         let fault = InjectedFaults { no_reply: false, corrupt: false, reject_document: rejects, ..drawn };
         let record = self.count_consumed(&consumed, fault, now);
         let document = self.store(SimulatedMessage {
@@ -1028,7 +1030,8 @@ mod tests {
     #[test]
     fn a_message_that_the_receiver_rejects_is_finished_without_being_received() {
         let plan = plan(|plan| (plan.received_on, plan.acknowledgement_documents) = (ReceivedOn::Consume, true));
-        // The receiver may reject a message before or after DELIVERED. In both cases, it must become undeliverable.
+        // The receiver may reject a message before or after DELIVERED. In both cases, the message must end as
+        // undeliverable.
         for is_early in [true, false] {
             let mut model = started(plan.clone(), true);
             model.consume(message(1), (), Duration::ZERO);
@@ -1112,7 +1115,8 @@ mod tests {
         assert_eq!((document.consumed, document.inboxed), (ms(520), Some(ms(540))));
         let (_, steps) = documents_of(documents(|plan| plan.mode = EndpointMode::Toolbox));
         assert_eq!(steps.len(), 2);
-        // B would send the document at 520 ms, but is down until 1 s. A is down until 2 s, and receives it then.
+        // B would send the document at 520 ms, but is down until 1 s. A is down until 2 s and then receives the
+        // document.
         let (_, steps) = documents_of(documents(|plan| {
             plan.outages = ["B.down 500ms..1s", "A.down 1010ms..2s"].map(|text| Outage::parse(text).unwrap()).to_vec();
         }));

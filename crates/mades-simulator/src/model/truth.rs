@@ -34,8 +34,8 @@ pub enum DocumentKind {
     Acknowledgement,
 }
 
-/// Bit that distinguishes the number on which the random faults of an acknowledgement depend from the number of the
-/// acknowledged message.
+/// Bit that is flipped in the number of an acknowledgement before its random faults are drawn. An acknowledgement has
+/// the same number as the acknowledged message, so both would otherwise always have the same faults.
 const ACKNOWLEDGEMENT_BIT: u64 = 1 << 63;
 
 impl DocumentKind {
@@ -104,13 +104,13 @@ pub struct MessageRecord {
     /// Time at which the message was taken from the outbox or, for a document, sent by the receiver's application.
     #[serde(serialize_with = "nanoseconds")]
     pub consumed: Duration,
-    /// Time at which the reply was settled. An ECP endpoint replies before all other steps, and an EDX toolbox after
-    /// them.
+    /// Time at which the reply was stored in its queue: the broker has then accepted it. An ECP endpoint replies before
+    /// all other steps, and an EDX toolbox after them.
     #[serde(serialize_with = "optional_nanoseconds")]
     pub replied: Option<Duration>,
     #[serde(serialize_with = "optional_nanoseconds")]
     pub inboxed: Option<Duration>,
-    /// Time at which the event DELIVERED or, in a connectivity test, the event TRACING was settled in its queue.
+    /// Time at which the event DELIVERED or, in a connectivity test, the event TRACING was stored in its queue.
     #[serde(serialize_with = "optional_nanoseconds")]
     pub delivered: Option<Duration>,
     #[serde(serialize_with = "optional_nanoseconds")]
@@ -141,12 +141,13 @@ fn as_text<S: Serializer>(faults: &InjectedFaults, serializer: S) -> Result<S::O
 /// also counts under one of the six fates, such as `delivered`, unless it is unfinished.
 #[derive(Clone, Debug, Default)]
 pub struct SimulationTotals {
-    /// Number of messages that were still in the outbox at the end, which is known only for queues in this process.
+    /// Number of messages that were still in the outbox at the end. Always 0 if the outbox is at a broker and not in
+    /// the memory of the simulator, because the simulator cannot ask a broker for this number.
     pub waiting: u64,
     pub consumed: u64,
     pub bytes: u64,
-    /// Number of messages that endpoint B put into its inbox and endpoint A reported as delivered. Messages also count
-    /// if a fault suppressed this report.
+    /// Number of messages that endpoint B put into its inbox and endpoint A reported to the sender as received. A
+    /// message also counts if a fault suppressed this report.
     pub delivered: u64,
     pub refused: u64,
     pub lost: u64,
@@ -173,10 +174,11 @@ pub struct SimulationTotals {
     pub overtaken: u64,
     /// Number of acknowledgement documents in the inbox that reject their message. Duplicates are not counted.
     pub rejecting: u64,
-    /// Times from when a message was taken out of the outbox until its reply was settled.
+    /// Times from when a message was taken from the outbox until its reply was stored in the reply queue.
     pub to_reply: Latencies,
     pub to_inbox: Latencies,
-    /// Times from the outbox until the event DELIVERED or, in a connectivity test, the event TRACING was settled.
+    /// Times from when a message was taken from the outbox until the event DELIVERED or, in a connectivity test, the
+    /// event TRACING was stored in the event queue.
     pub to_delivered: Latencies,
     pub to_received: Latencies,
     /// Counts of acknowledgement documents, which no other count includes. `None` if the run had no

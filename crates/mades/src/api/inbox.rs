@@ -30,7 +30,7 @@ impl<'m> InboxMessage<'m> {
         }
         let ba_message_id = reader.text(names::BA_MESSAGE_ID);
         Self {
-            // A missing id is no fault. In the mode `amqp`, no endpoint takes part that could assign an id.
+            // A missing id is not an error. In the mode `amqp`, no endpoint takes part that could assign an id.
             message_id: reader.text(names::MESSAGE_ID),
             ba_message_id,
             correlation: reader.correlation(),

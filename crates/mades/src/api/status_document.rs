@@ -28,7 +28,7 @@ pub struct MessageStatus {
     /// The state: `ACCEPTED`, `SENT`, `SUCCESSFULLY_SENT`, `DELIVERED`, `RECEIVED`, `FAILED`, or any text that a peer
     /// sends instead.
     pub value: String,
-    /// Time of the change, as written in the document: the text is not parsed.
+    /// Time at which the message reached this state, as written in the document: the text is not parsed.
     pub changed_at: Option<String>,
     pub text: Option<String>,
 }
@@ -130,8 +130,8 @@ fn write_value(xml: &mut String, name: &str, value: Option<&str>) {
     let _ = write!(xml, "<{name} v=\"");
     for character in escape(value).chars() {
         match character {
-            // Write line breaks and tabs as references, because XML parsers replace unescaped ones in attributes by
-            // spaces (XML 1.0 §3.3.3).
+            // Write line breaks and tabs as character references. XML parsers replace unescaped line breaks and tabs in
+            // attributes with spaces (XML 1.0 §3.3.3).
             '\n' | '\r' | '\t' => {
                 let _ = write!(xml, "&#{};", u32::from(character));
             }

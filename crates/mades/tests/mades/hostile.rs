@@ -223,8 +223,8 @@ async fn endless(piece_bytes: usize, max_bytes: u64) {
     let error = next.unwrap_or_else(|_| panic!("{written} octets are taken")).unwrap_err();
     assert_eq!(error, Error::Oversized { queue: "q".to_owned(), limit: max_bytes });
     assert!(written < max_bytes + (32 << 20), "what waits in sockets is all that came");
-    // The client has ended the link, but the peer goes on with the message. So the client ends the session. The peer
-    // still goes on, so the client ends the connection.
+    // The client has ended the link, but the peer continues to send the message. So the client ends the session. Even
+    // then, the peer continues to send, so the client must end the connection.
     let error = connection.closed().await.to_string();
     let expected = "the peer violates AMQP 1.0: amqp:not-allowed: transfers of a session that we have ended go on; this \
         ends the connection";
@@ -428,7 +428,7 @@ fn bad_input_gives_one_line_with_the_cause_and_leaves_nothing_running() {
 fn a_peer_reads_why_we_end_the_connection() {
     limited(async {
         let says = |output: &[u8], text: &str| output.windows(text.len()).any(|octets| octets == text.as_bytes());
-        // Two peers never complete the handshake. One stops before its AMQP header, and the other before its open.
+        // Two peers never complete the handshake. One stops before its AMQP header, the other before its open frame.
         let unopened = handshake();
         let open = unopened.windows(3).position(|octets| octets == [0, 0x53, 0x10]).unwrap() - 8;
         for cut in [open - 8, open] {
@@ -683,7 +683,8 @@ fn a_consumer_that_settles_nothing_fills_its_queue_and_no_more() {
 fn who_gives_everything_back_does_not_keep_it_from_others() {
     limited(async {
         let (port, queues) = our_own(QueueLimits::default()).await;
-        // Each consumer gives credit for all 400 messages, so the broker could send all messages to the unwilling one.
+        // Each consumer gives credit for all 400 messages, so the broker could send all of them to the consumer
+        // `unwilling`, which returns every message.
         let (_first, mut unwilling) = receiver_with_credit(port, 1000).await.unwrap();
         let (_second, mut willing) = receiver_with_credit(port, 1000).await.unwrap();
         let id = filled(&queues, 400, 100);

@@ -47,7 +47,7 @@ fn each_disposition_is_told_as_it_is() {
             let mut template = template();
             let mut settling = Vec::new();
             for sequence in 0..20 {
-                // Only eight messages may be unsettled at once. If there are eight, wait for the oldest message.
+                // Only eight messages may be unsettled at once. If there are eight, wait until the oldest is settled.
                 if sender.available_window() == 0 {
                     let first: mailrun_mades::DispositionFuture = settling.remove(0);
                     assert_eq!(first.await.unwrap(), expected);
@@ -91,8 +91,8 @@ fn a_link_that_is_refused_says_what_to_do() {
         ] {
             let mut connection = connected().await;
             let plan = SenderOptions::new(format!("detach:{condition}"), 8);
-            // The peer first attaches the link and then ends it. So the client gets the error from `attach_sender` if
-            // the end arrives early, or otherwise from `closed`.
+            // The peer first attaches the link and then detaches it. If the detach arrives early, the client gets the
+            // error from `attach_sender`, and otherwise from `closed`.
             let error = match connection.attach_sender(&plan).await {
                 Err(error) => error,
                 Ok(mut outlet) => outlet.closed().await,
@@ -167,7 +167,7 @@ fn what_waits_can_be_given_up_without_losing_a_message() {
         let (_connection, mut receiver) = receiver(64).await;
         let mut numbers = 0;
         while numbers < 10 {
-            // The timeout of 20 µs cancels `next` many times, so no message may be lost when `next` is cancelled.
+            // The timeout of 20 µs cancels `next` many times. A cancelled `next` must not lose a message.
             if let Ok(arrival) = tokio::time::timeout(Duration::from_micros(20), receiver.next()).await {
                 let IncomingDelivery::Delivery(delivery) = arrival.unwrap() else { panic!("decodable") };
                 receiver.accept(delivery.handle).unwrap();

@@ -40,7 +40,7 @@ pub(crate) fn handshake() -> Vec<u8> {
     handshake_with(None)
 }
 
-/// Returns the same bytes as `handshake`, but the peer announces this idle timeout in milliseconds.
+/// Returns the same bytes as `handshake`, but the open frame announces the idle timeout `idle_ms`, in milliseconds.
 pub(crate) fn handshake_with(idle_ms: Option<u32>) -> Vec<u8> {
     let outcome = SaslOutcome { code: SaslCode::Ok, additional_data: None };
     [
@@ -196,7 +196,8 @@ struct HeardFrames {
 }
 
 impl HeardFrames {
-    /// Reads once. Returns false at the end of the stream.
+    /// Reads once, and counts the begin and attach frames that are then complete. Returns false at the end of the
+    /// stream.
     async fn read(&mut self, stream: &mut TcpStream) -> bool {
         if !matches!(stream.read_buf(&mut self.bytes).await, Ok(1..)) {
             return false;
@@ -258,8 +259,7 @@ pub(crate) async fn say(parts: Vec<Vec<u8>>, then: Then) -> u16 {
     .await
 }
 
-/// Starts a peer like that of `say`, but runs `then` after the peer has sent its last part. Returns the port of the
-/// peer.
+/// Starts a peer as `say` does, but runs `then` after the peer has sent its last part. Returns the port of the peer.
 pub(crate) async fn say_and<F, Done>(parts: Vec<Vec<u8>>, then: F) -> u16
 where
     F: Fn(TcpStream) -> Done + Clone + Send + 'static,

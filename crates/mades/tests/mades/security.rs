@@ -1,5 +1,5 @@
 //! Tests authentication and encryption: SASL mechanisms, TLS with trusted and untrusted certificates, and clients whose
-//! settings do not match those of the peer.
+//! settings do not match the peer's, for example a client without TLS at a TLS port.
 use crate::peer::{broker, limited, listener, serve, start, start_with};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;

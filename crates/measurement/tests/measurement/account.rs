@@ -1153,7 +1153,7 @@ fn the_sources_own_delay_makes_a_run_invalid_only_if_it_may_have_decided_a_thres
         }
         assert_eq!(outcome(100.0, &["accepted.p99 < 1us"]), Outcome::Fail, "{lags:?}");
         assert_eq!(outcome(100.0, &["accepted.p99 < 1ms"]), Outcome::Fail, "{lags:?}");
-        // The server takes 5,000 ms, so it meets this limit without the source's own delay.
+        // The server takes 5,000 ms, so it would meet the limit of 5,010 ms without the source's own delay.
         let undecided = replayed(lags, 5_000.0, &["accepted.max < 5010ms"]);
         assert_eq!(undecided.outcome, Some(Outcome::Invalid), "{lags:?}");
         assert!(undecided.why.ends_with("or more --workers (mailrun source)."), "{undecided:?}");

@@ -1,4 +1,5 @@
-//! Properties that hold for every input, not just for the examples.
+//! Property tests of traces, ledgers, records and thresholds. What they check must hold for any input, so the inputs
+//! are random.
 use crate::sample;
 use mailrun_measurement::account::{AccountInputs, Arrivals, RelayInputs, ServerQueue, Topology, fates_sum, reconcile};
 use mailrun_measurement::checks;

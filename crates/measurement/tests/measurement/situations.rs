@@ -115,7 +115,7 @@ fn long(long_ms: f64) -> impl Fn(u32) -> WaitRow {
 }
 
 impl Run {
-    /// Applies `change` to one message in `every`.
+    /// Applies `change` to every nth message, where n is `every`.
     fn each(mut self, every: usize, change: impl Fn(&mut Message)) -> Self {
         self.messages.iter_mut().skip(every / 2).step_by(every).for_each(change);
         self

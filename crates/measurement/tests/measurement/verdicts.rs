@@ -251,7 +251,7 @@ proptest! {
     ) {
         let (place, protocol, is_phase) = place;
         let (metric, unit) = figure;
-        // Longer times than 1 h are not measured, so a threshold with a longer time would be refused.
+        // Times longer than 1 h are not measured, so a threshold with such a time would be refused.
         let number = match unit {
             "%" => number % 101,
             "min" => number % 61,

@@ -20,7 +20,8 @@ pub struct ControlClient(BufReader<UnixStream>);
 pub enum ControlOutcome {
     Done,
     Refused(String),
-    /// The caller has returned `Break` from `each`, so the remaining replies were not read.
+    /// The closure that the caller passed to [`ControlClient::send`] returned `Break`, so the remaining replies were
+    /// not read.
     Stopped,
 }
 

@@ -7,8 +7,8 @@ pub(crate) struct RelayMetrics<'a> {
     pub(crate) queues: &'a QueueStats,
     /// Name, description and value of each counter of the relay.
     pub(crate) counters: &'a [(&'static str, &'static str, u64)],
-    /// Name, description and value of each counter of dropped log lines, failed tasks, displaced HTTP connections and
-    /// misdirected HTTP requests.
+    /// Name, description and value of the counters that do not concern mail: dropped log lines, failed tasks, displaced
+    /// HTTP connections and misdirected HTTP requests.
     pub(crate) process: &'a [(&'static str, &'static str, u64)],
     pub(crate) spool: &'a mailrun_spool::SpoolStats,
     pub(crate) incoming_limit: u64,

@@ -125,7 +125,7 @@ pub struct EntryRow {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RefusalRow {
-    /// Reply code of SMTP, or 0 if the text is not the reply of a server.
+    /// Code of the server's SMTP reply, or 0 if the refusal is the relay's own.
     pub code: u16,
     pub enhanced: Option<String>,
     pub text: String,

@@ -34,7 +34,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
-/// Time limit for each reply except the one to a message (RFC 5321 §4.5.3.2).
+/// Time limit for the reply to a command (RFC 5321 §4.5.3.2). The reply to a message has a longer limit,
+/// `MESSAGE_TIMEOUT`.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(300);
 /// Time limit for the reply to a message (RFC 5321 §4.5.3.2.6). If the relay gave up earlier, a slow server would get
 /// the message twice.
@@ -50,8 +51,8 @@ pub(crate) const QUIT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of messages in transit to a peer that supports BDAT. One write sends all of them, and one read gets
 /// all replies.
 pub(crate) const MAX_BATCH: u32 = 8;
-/// A peer that takes longer than this to answer a message gets one message at a time, so that other connections can
-/// deliver the remaining messages.
+/// If a peer takes longer than this to answer a message, it gets one message at a time, even if it supports BDAT. Other
+/// connections can then deliver the remaining messages.
 const FAST_REPLY_LIMIT: Duration = Duration::from_millis(10);
 /// If a peer ends a session while several messages are in transit, it gets only one message at a time for this long,
 /// because it may limit the number of messages per connection.
@@ -211,9 +212,9 @@ impl SmtpDelivery {
         greeting_timeout: Duration,
     ) -> ConnectionResult {
         let is_violated = matches!(ended, SessionEnd::Violated(..));
-        // A server may omit the reply to one of several messages that were sent with BDAT. The client then takes each
-        // later reply for the reply to the message before. For the last message, no reply is left, so the session ends
-        // with a broken connection or a time-out.
+        // A server may omit the reply to one of several messages that were sent with BDAT. The client then assigns each
+        // later reply to the previous message. For the last message, no reply is left, so the session ends with a
+        // broken connection or a time-out.
         let may_miss_reply = is_violated || self.may_batch || matches!(ended, SessionEnd::Timeout(_));
         if self.in_flight.len() > 1 || (is_violated && !self.in_flight.is_empty()) {
             let destination = self.destination();
@@ -231,7 +232,8 @@ impl SmtpDelivery {
                 self.finish_transaction();
             }
         }
-        // Remove the messages one by one. If a call below panics, the messages in `in_flight` go back to the queue.
+        // Remove the messages one by one. If a call below panics, the messages that are still in `in_flight` go back to
+        // the queue.
         while let Some(mut pipelined) = self.in_flight.pop_front() {
             let is_over = self.answered > 0;
             let is_ambiguous = may_miss_reply && (is_over || is_violated || !self.in_flight.is_empty());

@@ -4,10 +4,10 @@
 //! ```text
 //! tmp/NAME written, synced ──rename, never over another──▶ new/NAME, directory synced ──▶ delivered
 //! ```
-//! Lines end in LF, as in every Maildir that Postfix, Exim or qmail writes, because readers and
-//! scripts treat the file as local text. Signatures stay valid, because verifiers compute them over
-//! CRLF. The sink's dump keeps CRLF, because it documents the bytes on the wire. The file begins
-//! with `Return-Path` (RFC 5321 §4.4) and `Delivered-To`.
+//! Lines end in LF, as in every Maildir that Postfix, Exim or qmail writes, because readers and scripts treat the file
+//! as local text. Signatures stay valid, because verifiers compute them over CRLF. (The dump of `mailrun sink` keeps
+//! CRLF, because it documents the bytes on the wire.) The file begins with `Return-Path` (RFC 5321 §4.4) and
+//! `Delivered-To`.
 //!
 //! All functions block, so they must be called on a thread that may wait for a disk.
 use mailrun_lock::lock;

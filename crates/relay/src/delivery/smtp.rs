@@ -100,7 +100,7 @@ async fn try_server(delivery: &mut SmtpDelivery, smtp: &Smtp, server: &MailServe
     if !matches!(result, ConnectionResult::WithoutTls) {
         return result;
     }
-    // Try again without TLS. With opportunistic TLS, delivery without encryption is better than none (RFC 7435 §3).
+    // Try again without TLS. With opportunistic TLS, an unencrypted delivery is better than no delivery (RFC 7435 §3).
     delivery.try_endpoint(&endpoint, None, client::Options { tls: StartTls::Never, ..options }).await
 }
 

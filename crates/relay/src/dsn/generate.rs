@@ -36,8 +36,8 @@ const MAX_MAILDIR_PAUSE: Duration = Duration::from_secs(30);
 
 const DSN_PANIC_TEXT: &str = "writing its notification failed because of a bug in mailrun";
 
-/// Sends the DSNs about an event in a separate task. If too many tasks are writing DSNs, the event waits for its turn.
-/// To save memory, `message` is then dropped, and read from the spool again later.
+/// Sends the DSNs about an event, such as a failed delivery, in a separate task. If too many tasks are writing DSNs,
+/// the event waits for its turn. To save memory, `message` is then dropped, and read from the spool again later.
 pub(crate) fn send(worker: &Rc<RelayWorker>, id: MessageId, event: DsnEvent, message: Option<Message>) {
     let Some(event) = worker.dsn_tasks.admit(id, event) else { return };
     let worker = Rc::clone(worker);
@@ -241,8 +241,8 @@ impl<'a> OriginalMessage<'a> {
         let mut succeeded: Vec<_> = of_fates(false).collect();
         let envelope = &self.message.envelope;
         let login = if envelope.user.is_some() { LoggedIn::Yes } else { LoggedIn::No };
-        // Report no success of mail from an unknown client. The client may have forged the sender,
-        // who would then get DSNs about other people's mail.
+        // Do not report successful deliveries of mail from an unknown client. The client may have forged the sender
+        // address, and the owner of this address would get DSNs about other people's mail.
         if !dsn.success.is_for(envelope.client, login, &self.config.networks) {
             succeeded.clear();
         }

@@ -11,8 +11,8 @@ pub(crate) struct DsnPart<'a> {
 
 impl<'a> DsnPart<'a> {
     /// Creates a part, and encodes its body if the body is not 7-bit. Only texts and the kinds of parts that
-    /// RFC 6533 defines can have such bodies, and the standards permit to encode them. The bodies of all other parts
-    /// are always 7-bit.
+    /// RFC 6533 defines can have such bodies, and the standards allow encoding these. The bodies of all other parts are
+    /// always 7-bit.
     pub(crate) fn new(kind: &'static str, description: &'static str, body: Cow<'a, [u8]>) -> Self {
         if mailrun_mime::is_seven_bit(&body) {
             return Self { kind, description, encoding: "7bit", body };

@@ -79,7 +79,8 @@ impl WithProtocol {
     }
 }
 
-/// Origin of a session's messages. Unless the client has logged in, its rights depend on this origin.
+/// Client from which the relay receives a message, by its address. If the client has not logged in, its address decides
+/// whether the relay trusts it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Client {
     /// The relay itself, or a trusted program that the permissions of a Unix-domain socket admitted.
@@ -187,8 +188,8 @@ impl DeliveryRefusal {
         Self { code, enhanced, text: truncated(text), by: truncated(by) }
     }
 
-    /// Returns the code of the server's reply, or `None` if the relay itself wrote the text. Only this
-    /// code may be shown to people and programs as the reply of a server.
+    /// Returns the code of the server's reply, or `None` if the refusal is the relay's own. Only this code may be shown
+    /// to people and programs as the reply of a server.
     pub(crate) fn reply_code(&self) -> Option<u16> {
         (self.code > 0 && !self.by.is_empty()).then_some(self.code)
     }

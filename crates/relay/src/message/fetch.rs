@@ -8,7 +8,7 @@ use std::time::Duration;
 
 pub(crate) enum Fetched {
     Whole(Message),
-    /// Only the envelope could be read. The message therefore has an empty body, and the text is the reason.
+    /// Only the envelope could be read, so the message has an empty body. The string says why the body is missing.
     EnvelopeOnly(Message, String),
     Unreadable(String),
 }

@@ -28,7 +28,7 @@ impl Message {
         memory_bytes(self.body.len() as u64, &self.envelope)
     }
 
-    /// Renders the message for DATA, with dot-stuffing (RFC 5321 §4.5.2) and the end of data.
+    /// Appends the message to `outbox` as DATA sends it: with dot-stuffing (RFC 5321 §4.5.2) and the end of data.
     pub(crate) fn render(&self, outbox: &mut Outbox) {
         let body = &self.body;
         if self.needs_dot_stuffing() {
@@ -42,7 +42,7 @@ impl Message {
         outbox.bytes().extend_from_slice(end);
     }
 
-    /// Renders the message unchanged, for BDAT (RFC 3030).
+    /// Appends the message to `outbox` unchanged, as BDAT sends it (RFC 3030).
     pub(crate) fn render_raw(&self, outbox: &mut Outbox) {
         if self.body.len() < COPY_LIMIT {
             outbox.bytes().extend_from_slice(&self.body);

@@ -111,8 +111,8 @@ fn connections_are_woken_for_more_than_one_batch() {
     let request = taken(&mut queue, &mut first, START);
     assert!(queue.finish_delivery(request, DeliveryResult::Delivered, START).done);
     queue.set_batch_size(DestinationId(0), 4);
-    // If a connection takes four messages at a time, eight waiting messages need no second connection. If it takes one
-    // message at a time, they do.
+    // If a connection takes four messages at a time, eight waiting messages need no second connection. If it takes only
+    // one message at a time, they need a second connection.
     (10..18).for_each(|id| queue.put(arrival(id, 0, &[0]), START));
     assert_eq!(queue.next_connection_action(START), None);
     queue.set_batch_size(DestinationId(0), 1);
@@ -970,7 +970,8 @@ fn destinations_that_never_answer_leave_connections_to_others() {
     let request = taken(&mut queue, &mut good, START);
     assert!(queue.finish_delivery(request, DeliveryResult::Delivered, START).done);
     queue.closed(good, DisconnectReason::Finished, START);
-    // There are 400 silent domains, but only 100 connections. The silent domains must leave a quarter of them free.
+    // There are 400 silent domains, but only 100 connections. The silent domains must leave a quarter of the
+    // connections free.
     (1..=400).for_each(|number| put(&mut queue, number, DestinationOrigin::Domain));
     let mut silent = all_opened(&mut queue, START);
     assert_eq!(silent.len(), 75, "a quarter is left");

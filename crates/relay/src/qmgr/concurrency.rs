@@ -117,7 +117,8 @@ impl<M: Clone> MailQueue<M> {
     }
 
     /// Among the destinations without a connection, returns the one that gets the next connection. Destinations that
-    /// are more likely to answer come first, unless too many attempts to connect to such destinations are running.
+    /// are more likely to answer usually come first, unless too many attempts to connect to such destinations are
+    /// running. Failed destinations come before new ones while they use less than a quarter of the connections.
     /// Destinations that no longer need a connection are removed from the lists.
     fn first_unserved(&mut self, now_ms: u64) -> Option<(Standing, DestinationId)> {
         let [proven, configured, new, failed] = Standing::ALL;
@@ -350,8 +351,8 @@ impl<M: Clone> MailQueue<M> {
         }
     }
 
-    /// Allows an attempt at the destination at once, although its last attempts failed. An
-    /// operator's command to retry uses this.
+    /// Ends the backoff of a destination, so that the queue may connect to it at once, although the last attempts
+    /// failed. An operator's command to retry uses this.
     pub(super) fn end_backoff(&mut self, key: DestinationId) {
         self.destination(key).backoff_until_ms = 0;
         self.update_lists(key);

@@ -26,8 +26,9 @@ impl ConnectionSlot {
     }
 }
 
-/// How likely a destination is to answer, judged by its last attempts to connect. Connections usually go first to the
-/// destinations that are most likely to answer, in the order `Proven`, `Configured`, `New`, `Failed`.
+/// How likely a destination is to answer, judged by the last attempts to connect to it. Connections usually go first to
+/// the destinations that are most likely to answer, in the order `Proven`, `Configured`, `New`, `Failed`. While few
+/// connections are attempts to reach `Failed` destinations, these come before `New` ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
     /// The destination answered the last time, or needs no server, such as a Maildir on this host.
@@ -66,7 +67,7 @@ pub(crate) enum ConnectionAction {
 pub(crate) enum DisconnectReason {
     /// The connection had nothing more to do, or its session ended normally.
     Finished,
-    /// No session was established that could take a message.
+    /// No session that could take a message was established.
     Unreachable(DeliveryRefusal),
 }
 

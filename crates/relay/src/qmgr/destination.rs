@@ -12,7 +12,7 @@ const CONCURRENCY_GROWTH: f64 = 0.023;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DestinationOrigin {
-    /// The destination is on this host, and needs no connection.
+    /// The destination needs no server, because mail for it is stored in a Maildir on this host or discarded.
     Local,
     /// The configuration names the destination's servers.
     Configured,

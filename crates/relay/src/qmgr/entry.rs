@@ -144,7 +144,8 @@ pub(super) enum ListKind {
 /// Recipients of one message at one destination. Times in `_ms` are milliseconds of the queue's clock.
 pub(super) struct QueueEntry<M> {
     pub(super) links: [EntryLinks; 4],
-    /// Slots of two timer wheels that contain the entry: for its next attempt (index 0) and its age check (index 1).
+    /// Number of the entry's slot in each of the two timer wheels: the wheel for the next attempt (index 0), and the
+    /// wheel for the age check (index 1).
     pub(super) slots: [u16; 2],
     pub(super) destination: DestinationId,
     pub(super) id: MessageId,
@@ -168,8 +169,8 @@ pub(super) struct QueueEntry<M> {
 /// The last refusal of each recipient of an entry.
 #[derive(Clone, Debug)]
 pub(super) enum EntryRefusals {
-    /// All recipients got this refusal. Other entries of the destination share it, because most of them get the same
-    /// refusal.
+    /// All recipients got this refusal. Other entries of the destination may share this copy of the refusal, because
+    /// many entries of a destination get the same refusal.
     Same(Arc<DeliveryRefusal>),
     /// Recipients got different refusals, stored with the number of each refused recipient. Empty if no recipient has
     /// been refused.

@@ -130,8 +130,9 @@ pub(crate) struct MailQueue<M> {
 
 impl<M: Clone> MailQueue<M> {
     pub(crate) fn new(options: Options, now: Duration) -> Self {
-        // A timer fires up to one grain late. A grain of 1/16 of the first wait makes even this wait hardly longer. A
-        // grain is at most one second, so that long first waits are still precise.
+        // A grain is the resolution of the timers, so a timer fires up to one grain late. A grain of 1/16 of the first
+        // wait makes even this wait hardly longer. Limit the grain to one second, so that long first waits are still
+        // precise.
         let grain_ms = (millis(options.schedule.backoff.initial) / 16).clamp(1, 1_000);
         Self {
             connections: ConnectionLists::default(),

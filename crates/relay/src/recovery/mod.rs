@@ -23,8 +23,8 @@ const BATCH_MESSAGES: usize = 500;
 /// Maximum number of log lines about damage for each log level. More lines would tell an operator nothing new.
 const MAX_DAMAGE_LINES: usize = 200;
 
-/// Logs each damaged place of the spool, with its position and what is lost there. The line is a warning. If nothing is
-/// lost, or if an earlier start has already logged the damage, the line is only information.
+/// Logs each damaged place of the spool, with its position and what is lost there. The line has the level `warn`, or
+/// `info` if nothing is lost or an earlier start has already logged the damage.
 pub(crate) fn log_damage(damage: &[Damage], directory: &std::path::Path) {
     let is_new = |one: &&Damage| one.cost != Cost::Nothing && !one.is_known;
     let (new, other): (Vec<&Damage>, Vec<&Damage>) = damage.iter().partition(is_new);
@@ -64,7 +64,8 @@ pub(crate) async fn requeue(worker: Rc<RelayWorker>) {
             }
         }
         worker.drive();
-        // Yield after each batch, so that sessions, deliveries and calls do not have to wait for the whole recovery.
+        // Yield after each batch, so that sessions, deliveries and calls from other threads do not have to wait for the
+        // whole recovery.
         mailrun_net::worker::yield_now().await;
     }
 }

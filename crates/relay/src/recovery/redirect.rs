@@ -23,8 +23,8 @@ pub(crate) struct Redirect {
     pub(crate) recipient: u16,
     pub(crate) members: Vec<(Box<str>, NextHop)>,
     pub(crate) is_held: bool,
-    /// A DSN that is never sent. While the DSN is pending, the original message stays in the spool. When the new
-    /// message is stored, `redirect` removes the DSN from the queue.
+    /// A DSN that is never sent, and only keeps the original message in the spool while the DSN is pending. When the
+    /// new message is stored, `redirect` removes the DSN from the queue.
     pub(crate) dsn: DsnEvent,
 }
 

@@ -82,7 +82,7 @@ impl Aliases {
     /// Parses an alias file, and checks that every local target exists.
     ///
     /// # Errors
-    /// Returns the mistakes in the file, but not more than twenty.
+    /// Returns the mistakes in the file, at most twenty of them.
     pub(crate) fn parse(text: &str, surroundings: &AliasContext<'_>) -> Result<Self, Vec<AliasError>> {
         if text.len() > MAX_FILE_BYTES {
             return Err(vec![AliasError {
@@ -101,8 +101,8 @@ impl Aliases {
     }
 
     /// Returns the final targets of an alias in a local domain, or `None` if there is no such alias. A final target is
-    /// not itself an alias. There are at most a thousand, without duplicates. The caller must not remove the quotes of
-    /// the local part, because this function removes them.
+    /// not itself an alias. The result has at most 1,000 targets, without duplicates. The caller must not remove the
+    /// quotes of the local part, because this function removes them.
     pub(crate) fn expand(&self, local_part: &str, domain: &Domain<'_>) -> Option<Vec<AliasTarget>> {
         let name = normalize_local_part(local_part);
         if self.keys.is_empty() || name.contains(KEY_SEPARATOR) {

@@ -9,10 +9,11 @@
 //!                  ▼
 //!            the first route that fits sender and domain, else the domain's MX
 //! ```
-//! A trusted client is in `networks` or has logged in. If an address contains more than one `@`, only the text after
-//! the last one is its domain. The SMTP parser has already removed source routes (RFC 5321 §3.6.1). Untrusted clients
-//! may not use local parts that look like routes (`user%elsewhere@local`, `elsewhere!user@local`,
-//! `"user@elsewhere"@local`), because the next server trusts this relay and might follow them.
+//! A client is trusted if the configuration lists its address in `networks`, or if it has logged in. If an address
+//! contains more than one `@`, only the text after the last one is its domain. The SMTP parser has already removed
+//! source routes (RFC 5321 §3.6.1). Untrusted clients may not use local parts that look like routes
+//! (`user%elsewhere@local`, `elsewhere!user@local`, `"user@elsewhere"@local`), because the next server trusts this
+//! relay and might follow them.
 pub(crate) mod aliases;
 mod next_hop;
 mod template;
@@ -29,7 +30,7 @@ pub(crate) use template::MaildirTemplate;
 /// Tells whether a client may send mail to any domain, or only to local domains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// The client is in `networks`, or has logged in.
+    /// The configuration lists the client's address in `networks`, or the client has logged in.
     Trusted,
     Untrusted,
 }
@@ -190,7 +191,8 @@ pub(crate) struct RouteIndex {
 
 impl RouteIndex {
     /// Adds a route. `number` is its position in the configuration, and earlier routes take precedence. If an earlier
-    /// route already covers a domain of the new route, returns the domain and the number of the earlier route.
+    /// route has the same domain pattern for the same sender, or applies to all mail, returns this pattern and the
+    /// number of the earlier route. The new route then never gets such mail.
     pub(crate) fn add(&mut self, number: usize, route: &Route) -> Option<(DomainPattern, usize)> {
         let mut shadow = None;
         let mut add = |domains: &mut DomainIndex, domain: &DomainPattern| {

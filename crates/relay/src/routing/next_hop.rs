@@ -22,7 +22,7 @@ pub(crate) enum NextHop {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Lmtp {
     pub(crate) endpoint: Endpoint,
-    /// Maximum number of connections, or `None` for the general limit, `delivery.per_destination`.
+    /// Maximum number of connections to this next hop, or `None` for the general limit, `delivery.per_destination`.
     pub(crate) connections: Option<u32>,
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct Smtp {
     pub(crate) target: SmtpTarget,
     pub(crate) security: NextHopTls,
     pub(crate) credentials: Option<Credentials>,
-    /// Maximum number of connections, or `None` for the general limit, `delivery.per_destination`.
+    /// Maximum number of connections to this next hop, or `None` for the general limit, `delivery.per_destination`.
     pub(crate) connections: Option<u32>,
 }
 
@@ -67,9 +67,10 @@ pub(crate) enum TlsPolicy {
     /// eavesdroppers (RFC 7435).
     #[default]
     Opportunistic,
-    /// STARTTLS with verification of the server. If STARTTLS or the verification fails, no mail is sent.
+    /// STARTTLS, with verification of the server unless `insecure` is set. If STARTTLS or the verification fails, no
+    /// mail is sent.
     Required,
-    /// TLS with verification, before the greeting (RFC 8314).
+    /// TLS before the greeting (RFC 8314), with verification of the server unless `insecure` is set.
     Implicit,
 }
 

@@ -28,7 +28,8 @@ const CHARGE_RETRY_INTERVAL: Duration = Duration::from_millis(10);
 pub(crate) struct SessionLogins {
     context: Arc<RelayContext>,
     config: Arc<Config>,
-    /// Key under which the client's failures are counted. `None` if they are not counted.
+    /// Key under which the client's failures are counted. `None` if they are not counted, because the client has no
+    /// known address, or because the configuration exempts its address.
     client: Option<ClientKey>,
     /// The login that is being checked, or `None` after the session has reported whether it succeeded.
     attempt: Option<Rc<LoginAttempt>>,

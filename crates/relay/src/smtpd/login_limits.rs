@@ -37,7 +37,7 @@ const MAX_LOGGED_CLIENTS: usize = 1000;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LoginIdentity<'a> {
-    /// Key of the client, or `None` if its failures are not counted.
+    /// Key under which the client's failures are counted, or `None` if they are not counted.
     pub(crate) client: Option<ClientKey>,
     pub(crate) user: &'a str,
 }
@@ -200,7 +200,8 @@ impl LoginGuard {
         });
         let Some(refusal) = refusal else { return Ok(account) };
         // The address's record counts the login as pending before the user's record is asked. If the user's record
-        // refuses, take this back. Otherwise, the login would stay pending forever, because it is never checked.
+        // refuses, take this back. Otherwise, the login would stay pending forever, because a refused login is never
+        // checked.
         self.any_record(account, who, limits, now, |record, _| {
             let is_charged = charged > 0;
             if is_charged {
@@ -344,7 +345,7 @@ impl FailureLog {
     }
 
     fn summaries(&mut self, now: Duration) -> Vec<LoginLogLine> {
-        // Search for lines to log only once a second, because every worker calls this several times a second.
+        // Every worker calls this function several times a second. Search for lines to log at most once a second.
         if now < self.next_check {
             return Vec::new();
         }

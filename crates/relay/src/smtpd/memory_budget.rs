@@ -15,9 +15,9 @@
 //!
 //! If there is no room, new messages wait, but messages in progress do not. If messages in progress waited, sessions
 //! with half a message each would wait for each other until they time out. If new messages were rejected at once, a
-//! burst of mail for a tenth of a second would delay the rejected messages for minutes, until the next attempts of the
-//! clients (RFC 5321 §4.5.4.1). The relay therefore delays its reply 354 to DATA, within the two minutes that a client
-//! waits for it (§4.5.3.2.5).
+//! burst of mail that lasts a tenth of a second would delay the rejected messages by minutes, because clients wait that
+//! long before they try again (RFC 5321 §4.5.4.1). The relay therefore delays its reply 354 to DATA, within the two
+//! minutes that a client waits for it (§4.5.3.2.5).
 //!
 //! A message in progress that outgrows the free room releases its memory at once. It is read to its end and gets 452
 //! (§4.2.2: insufficient system storage), while the other messages continue. Because the longest message fits even into
@@ -72,7 +72,7 @@ struct ClientShare {
 
 #[derive(Clone, Debug, Default)]
 enum ReservationOwner {
-    /// A client in `networks`, or a client that has logged in.
+    /// A client whose address the configuration lists in `networks`, or a client that has logged in.
     #[default]
     Trusted,
     Untrusted(Arc<ClientShare>),
@@ -543,8 +543,8 @@ mod tests {
         assert_eq!(budget.untrusted_bytes(), 900 * GROWTH_BYTES, "a quarter of the untrusted clients' part is left");
         assert!(matches!(greedy[0].reservation.admit(u64::from(u32::MAX), None), AdmissionDecision::Refused));
         assert!(untrusted_session(&budget, 2).begins(None) && AdmissionFixture::new(&budget).begins(None));
-        // Other clients must still get their shares of the remaining memory. When they release it, the waiting clients
-        // must be admitted.
+        // Other clients must still get their shares of the remaining memory. When these clients release the memory, the
+        // waiting clients must be admitted.
         let others: Vec<AdmissionFixture> = (2..6).map(|last| untrusted_session(&budget, last)).collect();
         assert!(others.iter().all(|session| session.reservation.grow(75 * GROWTH_BYTES)));
         let [mut modest, mut more] = [6, 7].map(|last| untrusted_session(&budget, last));

@@ -39,7 +39,7 @@ pub(crate) struct SmtpdSession {
     /// The client that opened the connection, or that the PROXY header named. Its address decides whether XCLIENT is
     /// allowed, even after XCLIENT has named another client.
     gateway: Client,
-    /// The client's address as written in header fields.
+    /// The client's address as written in header fields, for example `[192.0.2.1]`.
     client_literal: String,
     hello: Hello,
     hello_name: Vec<u8>,

@@ -32,8 +32,8 @@ pub(super) fn summary(record: &Record) -> String {
     text
 }
 
-/// Returns workflow commands (`::error title=…::…`) for the verdict and for each missed threshold. GitHub shows them on
-/// the page of the job. The text is empty if the run passed or was not judged.
+/// Returns workflow commands (`::error title=…::…`) for the verdict and for each threshold that did not pass. GitHub
+/// shows them on the page of the job. Returns an empty text if the run passed or was not judged.
 pub fn annotations(record: &Record) -> String {
     let record = &super::bounded::bounded(record);
     let level = match Headline::of(record) {

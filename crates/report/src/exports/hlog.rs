@@ -23,7 +23,7 @@ fn log(record: &Record) -> io::Result<Vec<u8>> {
     log.finish()
 }
 
-/// Returns the start of the run, or 1970 if the run started earlier, because the format has no earlier times.
+/// Returns the start of the run, or 1970 if the start is unknown or earlier, because the format has no earlier times.
 fn started(record: &Record) -> SystemTime {
     let start_time = record.started_at.parse::<jiff::Timestamp>().map(SystemTime::from);
     start_time.map_or(SystemTime::UNIX_EPOCH, |time| time.max(SystemTime::UNIX_EPOCH))

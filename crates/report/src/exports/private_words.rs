@@ -101,7 +101,7 @@ pub(super) fn public_sentence(text: &str, target: &str) -> String {
 }
 
 /// Returns the value of an option if it is a loopback address, a number or a plain word, which reveal nothing.
-/// Otherwise returns the replacement, because the value may be private.
+/// Otherwise returns `LEFT_OUT` in place of the value, because the value may be private.
 fn public_value(value: &str) -> &str {
     if is_loopback(value) || is_quantity(value) || is_keyword(value) { value } else { LEFT_OUT }
 }

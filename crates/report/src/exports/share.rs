@@ -11,10 +11,10 @@ use mailrun_text::table::{markdown_text, plain};
 const MISSING: &str = "not recorded";
 /// The record contains this text if a fact about the host, such as the processor model, is not known.
 const UNKNOWN: &str = "unknown";
-/// A sentence that was cut off may end in the middle of a private text. The text is still recognised and removed if the
-/// sentence contains at least this many of its first characters.
+/// A sentence that was cut off may end in the middle of a private text. The private text is still recognised and
+/// removed if the sentence contains at least this many characters of its beginning.
 const CUT_TEXT_CHARS: usize = 12;
-/// Numbers of messages for which the output says how long they take at the measured rate.
+/// The output says how long each of these numbers of messages would take at the measured rate.
 const COMPUTED_FOR: [u64; 3] = [1_000, 10_000, 100_000];
 
 pub(super) fn share(record: &Record) -> String {

@@ -1,4 +1,5 @@
-//! Shows the fates of all messages as bars and as a table, also for each domain of recipients.
+//! Shows what became of all messages, as bars and as a table. Two further tables show the messages to each recipient
+//! domain, and the recipients that the server rewrote or added.
 use super::plot;
 use super::tables::{self, BarColumn, PagePart, PageRuns};
 use crate::fates;

@@ -1,5 +1,6 @@
 //! Curves over a common time axis: throughput by stage with the depth of the queue, latency, errors, CPU use and
-//! memory. Events and stalls are marked. Each value is the figure of a whole second, so the curves are drawn as steps.
+//! memory. Events and stalls are marked. Each value is the figure of a whole second or, in a long run, of several
+//! seconds, so the curves are drawn as steps.
 //!
 //! The page contains each panel twice: as a static drawing for print and for browsers without scripts, and as numbers,
 //! from which the script uPlot draws a plot with a cursor.
@@ -86,7 +87,7 @@ struct TimePanel {
     curves: Vec<TimeCurve>,
 }
 
-/// Returns the curves over time, with events and stalls. Returns `None` if there are figures for less than two seconds.
+/// Returns the curves over time, with events and stalls. Returns `None` if fewer than two seconds have figures.
 pub(super) fn part(runs: PageRuns<'_>) -> Option<PagePart> {
     let seconds = all_seconds(runs);
     if seconds.len() < 2 {
@@ -201,8 +202,8 @@ fn memory(record: &Record) -> Vec<TimeCurve> {
     used(record, |row| row.rss_bytes as f64 / MEBIBYTE)
 }
 
-/// Returns one curve for each process of the run, except for a source or sink that never kept `MIN_GENERATOR_CORES`
-/// busy.
+/// Returns one curve for each process of the run, but at most `MAX_PARTIES` curves. A source or sink that never kept
+/// `MIN_GENERATOR_CORES` busy gets no curve.
 fn used(record: &Record, read: fn(&UsageRow) -> f64) -> Vec<TimeCurve> {
     const STYLES: [CurveStyle; MAX_PARTIES] = [
         CurveStyle::new("accepted", &[]),

@@ -70,8 +70,8 @@ impl PlotScale {
         Self { least: first * step, most: (first + steps) * step, is_log: false, labels: labels.collect() }
     }
 
-    /// Returns a logarithmic scale of whole decades that contains all positive values. Other values have no place on
-    /// such a scale.
+    /// Returns a logarithmic scale of whole decades that contains the positive values. If they span more than
+    /// `MAX_DECADES`, the scale contains the largest. Zero and negative values have no place on a logarithmic scale.
     pub(super) fn log(values: impl Iterator<Item = f64>, label: impl Fn(f64) -> String) -> Self {
         let positive: Vec<f64> = values.filter(|value| value.is_finite() && *value > 0.0).collect();
         let min = positive.iter().copied().reduce(f64::min).unwrap_or(1.0);

@@ -1,5 +1,5 @@
-//! Draws latency against the offered rate, for loads that change their rate. Each point is one second. If the server
-//! comes close to its limit, the points rise steeply.
+//! Draws latency against the offered rate, for loads that change their rate. Each point is one second or, in a long
+//! run, a few seconds. If the server comes close to its limit, the points rise steeply.
 use super::plot::{self, PlotScale};
 use super::tables;
 use super::tables::{PagePart, PageRuns};
@@ -9,8 +9,7 @@ use mailrun_text::numbers::counted;
 use mailrun_text::table::{Align, Cell, Table, right};
 
 const HEIGHT: u32 = 240;
-/// Minimum number of points for a plot. Each point is one second. Fewer points show no relation between rate and
-/// latency.
+/// Minimum number of points for a plot. Fewer points show no relation between rate and latency.
 const MIN_POINTS: usize = 3;
 const RANGES: usize = 4;
 
@@ -49,8 +48,9 @@ fn is_varied(record: &Record) -> bool {
     has_several || record.workload.arrival == Arrival::Market
 }
 
-/// Returns the messages that count for the offered rate: created messages or, in an older record without this count,
-/// sent messages. The result is a word, and a function that reads their number from a row.
+/// Chooses the messages from which the offered rate is computed: created messages or, in an older record that does not
+/// count them, sent messages. Returns the word `created` or `sent`, and a function that reads the number of these
+/// messages from a row.
 fn offered(record: &Record) -> (&'static str, fn(&SeriesRow) -> u64) {
     let created: fn(&SeriesRow) -> u64 = |row| row.created;
     let sent: fn(&SeriesRow) -> u64 = |row| row.sent;

@@ -38,8 +38,8 @@ pub(super) fn part(runs: PageRuns<'_>) -> Option<PagePart> {
     Some(PagePart { id: "slowest", title: "Slowest messages", body })
 }
 
-/// Shows the first rows of a table and collapses the other rows. If a column has the same value in all rows, the column
-/// is removed and the note states the value.
+/// Shows the first rows of a table and collapses the other rows. If the recipients, the size or the reply is the same
+/// in all rows, removes this column and states the value in the note below the table.
 fn worst(caption: &str, mut table: Table, mut bars: Vec<String>, note: &str) -> String {
     let mut common = Vec::new();
     for title in ["recipients", "size", "reply"] {

@@ -7,9 +7,9 @@ use crate::data::LineFault;
 
 const LINE_BYTES: usize = 10;
 
-/// Reads a message that consists of these BDAT chunks. `blocks` is the input, cut into pieces. Returns the content, the
-/// fault found in its lines, and the number of bytes after the last chunk. Returns `None` if the input ends before the
-/// last chunk does.
+/// Reads a message that consists of the BDAT chunks `chunks`. `blocks` is the input, cut into pieces. Returns the
+/// content, the fault found in its lines, and the number of bytes after the last chunk. Returns `None` if the input
+/// ends before the last chunk does.
 pub(crate) fn read(
     octets: ContentKind,
     chunks: &[Chunk],

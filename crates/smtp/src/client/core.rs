@@ -26,7 +26,7 @@ pub(super) struct ClientCore {
     pub(super) mechanism: Option<Mechanism>,
     pub(super) gave_up: Option<GaveUp>,
     pub(super) last_received: Duration,
-    /// Replies that the client still awaits to commands of transactions, in the order in which the commands were sent.
+    /// Awaited replies to the commands of transactions, in the order in which the commands were sent.
     pub(super) due: VecDeque<DueReply>,
     /// Unanswered commands that were sent before QUIT. Their replies come before the reply to QUIT.
     pub(super) before_quit: VecDeque<Verb>,
@@ -37,9 +37,9 @@ pub(super) struct ClientCore {
     /// such as 2.1.0. While this is true, a positive reply with another subject, such as 2.0.0, cannot belong to MAIL
     /// or RCPT.
     pub(super) are_addresses_labelled: bool,
-    /// Set while every reply shows by its code which kind of command it answers, such as 2.1.5 for RCPT. Replies before
-    /// results last became [certain](Event::settled) do not count. While this is set, the session cannot have taken the
-    /// reply to one kind of command for the reply to another kind.
+    /// Set if each reply since the last [certain](Event::settled) result has shown by its code which kind of command it
+    /// answers, for example RCPT by 2.1.5. While this is set, the session cannot have taken the reply to one kind of
+    /// command for the reply to another kind.
     pub(super) is_labelled: bool,
     /// Number of recipients accepted so far in the transaction whose commands the peer is now answering.
     pub(super) accepted: u32,

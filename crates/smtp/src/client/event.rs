@@ -21,7 +21,7 @@ pub enum Verb {
     Recipient(u32),
     /// DATA, whose usual reply is 354 (RFC 5321 §4.1.1.4).
     Data,
-    /// BDAT, except the last BDAT of a message.
+    /// BDAT with a chunk that is not the last one of its message.
     Chunk,
     /// The final dot or the last BDAT of a message.
     Message,
@@ -38,9 +38,9 @@ pub enum Verb {
 /// A reply from the server, and the command that it answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event<'a> {
-    /// Command to which the server has replied.
+    /// Command, message or new connection that the server's reply answers.
     pub to: Verb,
-    /// The reply itself, with all its lines.
+    /// The server's reply, with all its lines.
     pub reply: ReceivedReply<'a>,
     /// Result of the command's transaction, or `None` if this reply does not end a transaction.
     pub ends: Option<Outcome>,
@@ -80,7 +80,7 @@ pub enum Want {
     Close,
 }
 
-/// Position of a chunk in its message.
+/// Tells whether a chunk is the last one of its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChunkPosition {
     /// More chunks of the message follow.
@@ -101,7 +101,7 @@ pub enum GaveUp {
     /// The server offers none of the AUTH mechanisms that are allowed.
     #[error("the server offers no usable AUTH mechanism")]
     NoMechanism,
-    /// The server rejected the credentials.
+    /// The server rejected AUTH, for example because the password is wrong.
     #[error("the server rejected AUTH")]
     NotAuthenticated,
     /// The client could not complete the AUTH exchange, for example because the server sent a wrong proof.

@@ -71,7 +71,7 @@ impl Client {
     /// the session needs more bytes. After the end of the session, all further replies are skipped.
     ///
     /// # Errors
-    /// Returns a [`Violation`], after which the connection can no longer be used.
+    /// Returns a [`Violation`] if the server breaks the protocol. The caller must then close the connection.
     pub fn next_event<'s, 'i: 's>(
         &'s mut self,
         input: &mut &'i [u8],
@@ -533,11 +533,11 @@ mod tests {
     fn a_result_is_certain_when_no_reply_can_be_missing() {
         for (rest, settled) in [
             // A 250 without an enhanced status code does not show which command it answers. The message's result is
-            // then certain only when every command has been answered. In the last row, the status code 2.0.0 shows that
-            // the 250 answers the message.
+            // then certain only when every command has been answered.
             ("250 ok\r\n250 ok\r\n250 ok\r\n", 0),
             ("250 ok\r\n250 ok\r\n250 ok\r\n354 go\r\n", 1),
             ("250 ok\r\n421 4.3.2 enough\r\n", 0),
+            // The enhanced status code 2.0.0 shows that this 250 answers the message.
             ("250 2.0.0 ok\r\n", 1),
         ] {
             let (ends, count, violation) = streamed(&[TO_DOT, rest].concat());
@@ -672,12 +672,12 @@ mod tests {
     #[test]
     fn a_chunked_message_that_failed_is_reset() {
         let rows = [
-            // In the last row, the peer refuses the first chunk (452) but accepts the last chunk. The message must
-            // still count as refused.
             "< 550 no\n< 503 no\n< 503 no\n< 503 no\n< 503 no\n> QUIT\n",
             "< 250 ok\n< 550 no\n< 550 no\n< 554 no\n< 554 no\n> RSET\n< 250 ok\n> QUIT\n",
             "< 250 ok\n< 250 ok\n< 250 ok\n< 452 no\n< 503 no\n> RSET\n< 250 ok\n> QUIT\n",
             "< 250 ok\n< 250 ok\n< 250 ok\n< 250 ok\n< 552 no\n> RSET\n< 250 ok\n> QUIT\n",
+            // The peer refuses the first chunk (452) but accepts the last chunk. The message must still count as
+            // refused.
             "< 250 ok\n< 250 ok\n< 250 ok\n< 452 no\n< 250 ok\n> RSET\n< 250 ok\n> QUIT\n",
         ];
         for rest in rows {

@@ -20,7 +20,7 @@ pub enum PipelineMode {
     Group,
 }
 
-/// Says whether the client uses STARTTLS (RFC 3207).
+/// Says whether the client uses STARTTLS (RFC 3207), and whether it may continue without TLS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StartTls {
     /// The client never sends STARTTLS. The session has no TLS, or has TLS from the first byte.

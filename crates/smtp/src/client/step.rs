@@ -75,7 +75,8 @@ impl ClientState {
         Self::ExpectQuit
     }
 
-    /// Returns the command whose reply comes next, or `None` if no reply is due.
+    /// Returns the command whose reply comes next, or `None` if no reply is due. After the end of the session, returns
+    /// the command whose reply did not arrive, if there is one.
     #[inline]
     pub(super) fn awaited(&self, core: &ClientCore) -> Option<Verb> {
         match self {

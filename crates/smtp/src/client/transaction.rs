@@ -17,7 +17,7 @@ pub(super) struct ReplyStep {
     pub(super) settled: u32,
 }
 
-/// The next state, and the outcome of the transaction. The outcome is `None` if this reply does not end the
+/// The state after a reply, and the outcome of the transaction. The outcome is `None` if the reply does not end the
 /// transaction.
 type SendStep = (SendState, Option<Outcome>);
 

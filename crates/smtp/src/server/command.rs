@@ -279,7 +279,8 @@ impl ServerCore {
         if requires.tls && !self.is_over_tls && !is_free {
             return Err(ReplyReason::NeedsTls);
         }
-        // Before EHLO, these commands are refused in any case, and the reply asks for EHLO.
+        // Before EHLO, do not ask for a login here. These commands are refused later in any case, and that reply asks
+        // for EHLO.
         let needs_hello = matches!(state, CommandState::ExpectHello)
             && matches!(command, Command::Mail(_) | Command::Recipient(_) | Command::Data | Command::Chunk(_));
         let is_free =

@@ -58,8 +58,8 @@ impl ServerCore {
         }
     }
 
-    /// Returns the time at which the session times out unless more input arrives. Reasons are that the client is silent
-    /// for too long, sends its message too slowly, or sends no message for too long.
+    /// Returns the time at which the session times out unless more input arrives. A session times out if the client is
+    /// silent for too long, sends its message too slowly, or sends no message for too long.
     pub(super) fn deadline(&self, message_pace: Option<&MessagePace>) -> Duration {
         let limits = &self.settings.limits;
         let idle = self.last_received + limits.idle_timeout;

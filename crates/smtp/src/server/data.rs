@@ -164,8 +164,8 @@ impl ServerCore {
         }
     }
 
-    /// Refuses a message that has been read to its end, and sends the reply this number of times. The session continues
-    /// with the next MAIL.
+    /// Refuses a message that has been read to its end, and sends the reply `times` times, because LMTP needs one for
+    /// each recipient. The session continues with the next MAIL.
     fn discard<'a>(&mut self, reason: ReplyReason, times: u32, out: &mut Vec<u8>) -> Transition<'a> {
         self.has_brought_mail();
         (0..times).for_each(|_| self.say(reason, out));

@@ -5,8 +5,8 @@
 //! returns the next, so that an ended session cannot continue. Data that survives a change of state is in `ServerCore`.
 //!
 //! After an event that [asks](Event::asks), the session waits for [`Server::grant`] or [`Server::answer`]. Until then
-//! it returns no further event, so that replies are sent in the order of their commands (RFC 2920 §3.2). The session
-//! answers commands by itself if it need not ask about them, for example HELP.
+//! it returns no further event, so that replies are sent in the order of their commands (RFC 2920 §3.2). Some commands
+//! need no decision of the application, for example HELP. The session answers them by itself.
 mod auth;
 mod command;
 mod core;
@@ -132,7 +132,8 @@ impl Server {
         };
     }
 
-    /// Returns true if the session waits for [`Server::answer_secret`].
+    /// Returns true if the session waits for the user's secret. The application must pass the secret to
+    /// [`Server::answer_secret`].
     pub fn awaits_secret(&self) -> bool {
         matches!(self.state, State::Answer(OpenQuestion::Login(LoginQuestion::Lookup(_))))
     }
@@ -237,7 +238,8 @@ impl Server {
         self.state.message_pace().is_some()
     }
 
-    /// Returns true if the session waits for [`Server::grant`] or [`Server::answer`].
+    /// Returns true if the session waits for the application's answer to a question, such as [`Server::grant`] or
+    /// [`Server::answer`].
     pub fn awaits_answer(&self) -> bool {
         matches!(self.state, State::Answer(_))
     }

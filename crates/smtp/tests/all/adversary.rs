@@ -16,7 +16,8 @@ const MESSAGES: u32 = 12;
 /// message, sender or recipient, because no client could detect a forged 250.
 const FORGED: [u16; 8] = [354, 421, 450, 500, 503, 530, 550, 554];
 /// Maximum number of dropped or forged replies in a session with BDAT and enhanced status codes. In such a session, the
-/// reply to the next MAIL makes a result certain, and four faults together could imitate that reply.
+/// client regards a message's result as certain when it gets the reply to the next MAIL. Four faults together could
+/// imitate this reply.
 const MAX_BURST_FAULTS: u32 = 3;
 
 struct Choices<'a>(&'a [u8]);
@@ -29,7 +30,7 @@ impl Choices<'_> {
     }
 }
 
-/// The server, and the connection on which its replies may be dropped or changed.
+/// A server whose replies may be dropped or changed on their way to the client.
 struct AdversarialServer<'a> {
     choices: Choices<'a>,
     has_chunking: bool,
@@ -150,11 +151,12 @@ struct OpenMessage {
     is_rejected: bool,
 }
 
-/// Caller of the client session. It has 12 messages, and begins each of them as early as the session permits.
+/// Test code that drives the client session. It sends 12 messages, and begins each of them as early as the session
+/// permits.
 struct EagerCaller {
     client: Client,
     begun: u32,
-    /// Messages without a certain result, from the oldest on.
+    /// Messages whose result is not certain yet, the oldest first.
     open: VecDeque<OpenMessage>,
     delivered: BTreeSet<u32>,
     rejected: BTreeSet<u32>,

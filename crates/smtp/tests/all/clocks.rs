@@ -349,8 +349,8 @@ fn a_message_that_has_begun_has_a_time_of_its_own() {
     assert_eq!(server.deadline(), Some(at(880) + IDLE), "and from its end the time begins anew");
 }
 
-/// Feeds a message in pieces, with a pause after each piece, until the message or the session ends.
-/// The error is the time at which the session ended.
+/// Feeds the beginning of a message (`head`), and then a piece of its content after each pause of the length `step`.
+/// Stops after `seconds` seconds, or with an error if the session ends earlier. The error is the time of its end.
 fn feed_slowly(head: &[u8], piece: &[u8], step: Duration, rate: u64, seconds: u64) -> Result<(), Duration> {
     let limits = Limits { idle_timeout: at(60), message_timeout: MESSAGE, min_data_rate: rate, ..Limits::default() };
     let mut server = Server::new(Arc::new(ServerSettings::new("test", limits)), at(0));

@@ -94,7 +94,8 @@ fn play_in_lock_step(dialog: &Dialog, block_bytes: usize) {
     finish(dialog, host);
 }
 
-/// Sends all of the client's input in these blocks without waiting, and then checks that the replies came in order.
+/// Sends all of the client's input, cut into `blocks`, without waiting for replies. Then checks that the replies came
+/// in order.
 fn play_pipelined<'a>(dialog: &Dialog, blocks: impl IntoIterator<Item = &'a [u8]>) {
     let mut host = host(dialog);
     blocks.into_iter().for_each(|block| host.receive(block, NOW));

@@ -31,8 +31,8 @@ fn smtp() -> Server {
     server(Protocol::Smtp, Limits::default())
 }
 
-/// Sends the bytes and returns the replies. The server's questions get the given answers in order, and after the last
-/// answer, yes.
+/// Sends the bytes and returns the replies. Answers the server's questions with `answers`, in order, and all further
+/// questions with yes. `None` means yes as well.
 fn say(server: &mut Server, bytes: &[u8], answers: &[Option<&Reply>]) -> String {
     let mut input = bytes;
     let mut out = Vec::new();
@@ -293,8 +293,8 @@ const QUESTIONS: [&[u8]; 8] = [
     b"AUTH LOGIN YQ==\r\nYg==\r\n",
 ];
 
-/// Returns how many other questions the server asks before the last question of `QUESTIONS[question]`, for example
-/// about MAIL and RCPT.
+/// Returns how many other questions, for example about MAIL and RCPT, the server asks before the question that
+/// `QUESTIONS[question]` is about.
 fn before(question: usize) -> usize {
     match question {
         5 => 2,

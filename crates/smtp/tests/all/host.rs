@@ -14,9 +14,8 @@ use mailrun_smtp::server::{Event, Server, ServerSettings};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-/// A recorded [`Event`] that owns its text. Blocks are joined, because they depend on how the bytes
-/// arrived. Blocks of a refused message are dropped, because the session may pass on only some of
-/// them.
+/// A recorded [`Event`] that owns its text. The blocks of a message's content are joined, because they depend on how
+/// the bytes arrived. The blocks of a refused message are dropped, because the session may pass on only some of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RecordedEvent {
     Hello(Hello, Vec<u8>),
@@ -37,7 +36,7 @@ pub(crate) enum RecordedEvent {
     Reset,
     Verify(Vec<u8>),
     StartTls,
-    /// Mechanism, name, and the secret if the client showed it.
+    /// Mechanism, user name, and the secret if the client sent it, for example the password of PLAIN.
     Auth(Mechanism, String, Option<Vec<u8>>),
     Authenticated,
     NotAuthenticated,
@@ -117,7 +116,8 @@ impl RecordingServer {
         assert!(input.is_empty() || is_over, "a block is read to its end");
     }
 
-    /// Adds an accepted recipient to the current transaction. MAIL begins a new transaction.
+    /// If the event is a recipient that the application accepted (`yes`), adds it to the accepted recipients. MAIL
+    /// empties their list, because it begins a new transaction.
     fn keep(&mut self, event: Option<&RecordedEvent>, yes: bool) {
         match event {
             Some(RecordedEvent::Mail { .. }) => self.accepted.clear(),
@@ -162,8 +162,8 @@ fn secret_of(event: &RecordedEvent) -> Option<Secret> {
     }
 }
 
-/// SCRAM keys of `user`, derived only once because this is slow. Their salt is the nonce in base64, as if the session
-/// had derived them from the password.
+/// SCRAM keys of the user `user`, derived only once because this is slow. Their salt is the nonce in base64, which a
+/// session also uses as salt when it derives keys from a password.
 static KEYS: LazyLock<Keys> = LazyLock::new(|| {
     Keys::derive("pencil", b"ZWlnaHRlZW4gb2N0ZXRzIG9r", 4096).expect("a password, a salt, enough iterations")
 });

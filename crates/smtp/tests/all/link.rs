@@ -41,7 +41,7 @@ impl SimulatedLink {
         self.blocks.front().map(|(at, _)| *at)
     }
 
-    /// Returns the next block, or `None` if it has not arrived by this time.
+    /// Returns the next block if it has arrived by the time `now`.
     pub(crate) fn arrived(&mut self, now: Duration) -> Option<Vec<u8>> {
         if self.due()? > now {
             return None;

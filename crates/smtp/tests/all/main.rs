@@ -1,5 +1,5 @@
-//! Tests of the session cores from outside: dialogs, client and server joined by a link, and
-//! properties of any input.
+//! Tests of the client and server sessions through their public interface: dialogs, a client and a server joined by a
+//! simulated link, and properties that must hold for any input.
 #![allow(clippy::unwrap_used)] // The lint exempts `#[test]` functions but not the functions that they call
 
 mod adversary;

@@ -27,7 +27,7 @@ enum SendMode {
     Group,
     /// The client sends the next message's MAIL, RCPT and DATA together with the content of the message before it.
     Stream,
-    /// The client begins the next message as soon as the session permits it, even after a RSET that is not answered.
+    /// The client begins the next message as soon as the session permits it, even before the reply to a RSET.
     Eager,
 }
 
@@ -43,7 +43,8 @@ struct Features {
     protocol: Protocol,
     /// Size of a chunk in bytes, if messages are sent with BDAT.
     chunk_bytes: Option<usize>,
-    /// Maximum number of messages in transit (`BurstSize::messages`).
+    /// Maximum number of messages that the client may have begun and whose results are not certain yet
+    /// (`BurstSize::messages`).
     burst: u32,
     tls: bool,
     mechanism: Option<Mechanism>,
@@ -222,7 +223,8 @@ struct DelayedAnswer {
     asked: QuestionKind,
 }
 
-/// Questions whose answers decide which messages and recipients the application has accepted.
+/// Subject of a question that the session asks the application. All except `Other` decide which recipients and messages
+/// the application has accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum QuestionKind {
     Recipient(Vec<u8>),
@@ -344,7 +346,7 @@ impl TestReceiver {
     }
 }
 
-/// Records the content of an event, and returns the kind of its question.
+/// Updates the current message with an event, and returns the kind of question that the event asks.
 fn take(current: &mut AcceptedMessage, event: &Event<'_>) -> QuestionKind {
     match event {
         Event::Mail(mail) => {
@@ -368,7 +370,7 @@ struct PairPlan {
     behavior: AppBehavior,
     /// Number of recipients of each message.
     messages: Vec<usize>,
-    /// Number of errors that the server tolerates.
+    /// Number of rejected commands that the server tolerates before it ends the session (`Limits::errors`).
     errors: u32,
     /// Number of bytes after which the link from the client to the server breaks. `down_breaks` is the same for the
     /// other direction.
@@ -556,7 +558,7 @@ fn features() -> impl Strategy<Value = Features> {
     })
 }
 
-/// Generates plans with any combination of features.
+/// Generates plans with any combination of extensions, over SMTP or LMTP.
 fn extended(temper: AppBehavior) -> impl Strategy<Value = PairPlan> {
     (plans(temper), features()).prop_map(|(plan, features)| PairPlan { features, ..plan })
 }
@@ -626,8 +628,9 @@ proptest! {
 }
 
 /// Checks a run whose link breaks. The receiver must have each message for which the client got 250. The receiver may
-/// also have one message whose reply did not arrive. With BDAT, a client in mode `Stream` or `Eager` may send further
-/// messages before it gets this reply. The receiver may then have two such messages, or more in a larger burst.
+/// also have one message whose reply did not reach the client. With BDAT, a client in mode `Stream` or `Eager` may send
+/// further messages before it gets this reply. The receiver may then have two messages without a reply, or as many as
+/// `Features::burst` allows if this is more.
 fn check_broken(plan: &PairPlan) {
     let is_ahead = plan.features.chunk_bytes.is_some() && matches!(plan.mode, SendMode::Stream | SendMode::Eager);
     let in_doubt = if is_ahead { plan.features.burst.max(2) as usize } else { 1 };

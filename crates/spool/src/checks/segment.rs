@@ -23,7 +23,7 @@ pub fn check(data: &[u8]) {
     }
 }
 
-/// Opens a spool that has only this segment, and returns the number of its unfinished messages.
+/// Opens a spool whose only segment file contains `octets`, and returns the number of its unfinished messages.
 fn try_octets(octets: &[u8]) -> Result<u64, Error> {
     let disk = FaultyDisk::new();
     disk.put("segment-00000000", octets);

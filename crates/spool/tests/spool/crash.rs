@@ -32,7 +32,7 @@ fn after(disk: &FaultyDisk, power_loss: Option<u64>) -> FaultyDisk {
     }
 }
 
-/// Enough steps to begin, empty and reuse segments.
+/// Returns a fixed sequence of steps, long enough that the spool begins, empties and reuses segments.
 pub(crate) fn long_sequence() -> Vec<SpoolOperation> {
     let index = |at: usize| prop::sample::Index::from_raw_for_test(at);
     let mut steps = Vec::new();
@@ -54,7 +54,8 @@ trait IndexFromRaw {
 }
 
 impl IndexFromRaw for prop::sample::Index {
-    /// Returns the index number `at` of a fixed sequence of random indexes. proptest has no public constructor.
+    /// Returns the index number `at` of a fixed sequence of random indexes. The sequence is needed because `Index` has
+    /// no public constructor.
     fn from_raw_for_test(at: usize) -> Self {
         use proptest::strategy::ValueTree;
         use proptest::test_runner::TestRunner;

@@ -13,7 +13,7 @@ struct Base {
     /// Messages that are not done, as they were stored.
     waiting: BTreeMap<Id, NewMessage>,
     next_id: u64,
-    /// Content of the file `newest`, which is never damaged here.
+    /// Content of the file `newest`, which these tests never damage.
     newest: Vec<u8>,
 }
 
@@ -565,7 +565,8 @@ fn a_segment_that_is_missing_empty_shortened_or_foreign_is_damage_whichever_it_i
                 ("of another spool", Some(&foreign[..])),
             ] {
                 let what = format!("segment {number} is {what}, closed: {is_closed}");
-                // The log may end in the first half of the newest segment. A cut in half then loses no message.
+                // If the log ends in the first half of the newest segment, cutting this segment in half loses no
+                // message.
                 let has_loss = five.loses_and_says_so(&five.with(&[(name, content)]), &what);
                 assert!(has_loss || number == 4 && what.contains("half"), "{what}");
             }
@@ -643,8 +644,8 @@ fn without_syncs_nothing_is_said_not_to_have_been_answered() {
     let octets = disk.octets(&name).unwrap();
     for (number, at) in memchr_all(&octets, b"draft ").into_iter().enumerate() {
         let mut octets = octets.clone();
-        // The first sector of a batch has the batch's header. Without the header, the spool would not find the last
-        // batch at all, so damage another sector of it.
+        // The first sector of a batch has the batch's header. Without its header, the spool would not find the last
+        // batch (`number` 5) at all, so damage the second sector of this batch.
         let sector = at / 512 * 512 + if number == 5 { 512 } else { 0 };
         octets[sector..sector + 512].fill(0);
         disk.put(&name, &octets);

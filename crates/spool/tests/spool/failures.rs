@@ -21,8 +21,8 @@ fn run(steps: &[SpoolOperation], operation: u64, errno: Errno, durability: Durab
         model.compare(&spool, backlog, 0);
         let is_whole = steps.iter().all(|step| model.step(&spool, step));
         if disk.failed() == Some(FailedOperation::Log) {
-            // The operation may have failed after the last message got its receipt. Then the next message must be
-            // refused.
+            // If the operation failed only after the last message got its receipt, the spool must refuse the next
+            // message.
             let again = spool.store(draft(0, 10)).wait();
             assert!(!is_whole || matches!(again, Err(Error::Poisoned(_))), "{errno} at {operation}: {again:?}");
             assert!(matches!(spool.failure(), Some(Error::Poisoned(_))), "{errno} at {operation}");

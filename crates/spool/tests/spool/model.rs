@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 #[derive(Clone, Debug)]
 pub(crate) enum SpoolOperation {
-    /// Stores this many messages of this size at once.
+    /// Stores `messages` messages, each with a body of `bytes` bytes, at once.
     Store { messages: usize, bytes: usize },
     /// Adds a note to one of the messages that are not done.
     Note(prop::sample::Index),
@@ -142,7 +142,8 @@ impl SpoolModel {
         true
     }
 
-    /// Records that all notes and marks before a stored message were synced with it.
+    /// Adds a stored message to the model. The spool synced this message, and with it all notes and marks added earlier
+    /// (`before`), so they must survive from now on.
     fn stored(&mut self, id: Id, before: &BTreeMap<Id, KnownMessage>) {
         assert!(id.0 > self.highest, "{id} is not new");
         self.highest = id.0;

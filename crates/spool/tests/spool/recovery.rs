@@ -128,7 +128,7 @@ fn a_file_that_was_cut_after_zeros_of_a_header_is_damaged() {
     let (disk, name) = three_batches_killed();
     let last = BATCHES_AT + 2 * BLOCK;
     // The header of a batch begins with a checksum of four bytes, any of which may be zero. So up to four zeros at the
-    // end of the file may be the rest of a batch.
+    // end of the file may be the beginning of a batch whose rest was cut off.
     for torn in 0..=4 {
         let mut octets = disk.octets(&name).unwrap()[..last + torn].to_vec();
         octets[last..].fill(0);
@@ -402,7 +402,7 @@ fn numbers_are_never_used_again() {
         let (spool, backlog) = open(&disk, small()).unwrap();
         assert!(backlog.is_empty());
         // A message of 200,000 bytes gets an oversized segment, whose file the spool removes when the message is done.
-        // Even then, no other message may get its number.
+        // Even then, no other message may get the number of this message.
         let bytes = if round % 2 == 0 { 200_000 } else { 100 };
         let id = spool.store(draft(1, bytes)).wait().unwrap().id();
         assert!(id.0 > last, "{id}");

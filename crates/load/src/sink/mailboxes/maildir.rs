@@ -175,7 +175,7 @@ struct Maildir {
     known: HashMap<OsString, Sighting>,
     /// Messages that could not be read or deleted.
     unfinished: Vec<Message>,
-    /// Time at which the unfinished messages are tried again.
+    /// Time at which the sink tries again to read or delete the unfinished messages.
     try_at: Duration,
 }
 
@@ -186,8 +186,8 @@ impl Maildir {
         Self { directories, known: HashMap::new(), unfinished: Vec::new(), try_at: Duration::ZERO }
     }
 
-    /// Returns the messages that have appeared since the last call that succeeded, and those that must be tried again.
-    /// The first call returns all messages.
+    /// Returns the messages that have appeared since the last call that succeeded. From the time `try_at` on, also
+    /// returns the messages that could not be read or deleted before. The first call returns all messages.
     fn look(&mut self, now: Duration) -> io::Result<Vec<Message>> {
         let mut listings = Vec::new();
         for Directory { path, listed_at, .. } in &self.directories {

@@ -22,8 +22,8 @@ pub(super) const TRACE_FIELD: &str = "X-Mailrun";
 pub(crate) struct WatchCounts {
     count: u64,
     whole: bool,
-    /// Number of mailboxes whose server reports new messages by itself (IDLE). A mailbox is counted when it is first
-    /// opened.
+    /// Number of mailboxes whose server reports new messages by itself (IDLE). Each mailbox counts only once, however
+    /// often it is opened.
     idle: AtomicU64,
     poll_ns: AtomicU64,
     broken: AtomicU64,
@@ -137,8 +137,8 @@ impl Watcher {
         self.complain(phase, text);
     }
 
-    /// Records that the server has renumbered the mailbox. Messages that came while no session was open cannot be
-    /// distinguished from older ones.
+    /// Records that the server has given new numbers to the messages of the mailbox. Messages that came while no
+    /// session was open can therefore not be distinguished from older messages.
     pub(super) fn renumbered(&self) {
         self.shared.counts.renumbered.fetch_add(1, Ordering::Relaxed);
     }
@@ -187,7 +187,7 @@ impl Watcher {
 }
 
 /// Reads the trace of a message, and compares the body with the checksum in the trace. If `is_whole` is false,
-/// `content` has no body, and the message counts as intact without this check.
+/// `content` does not contain the whole body, so the message counts as intact without this check.
 pub(super) fn read_trace(content: &[u8], is_whole: bool) -> TraceResult {
     if is_whole {
         let mut reader = TraceReader::default();

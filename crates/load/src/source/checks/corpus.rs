@@ -1,13 +1,13 @@
-//! Checks the readers of a corpus and of `--file` with arbitrary input. Either the reader refuses
-//! the input, or the length and checksum of each message must be those that a receiver finds. The
-//! last octet of the input sets the memory limit.
+//! Checks the readers of a corpus and of `--file` with arbitrary input. Unless the reader refuses the input, it must
+//! find the same length and checksum for each message as a receiver of the message. The last octet of the input sets
+//! the memory limit of the reader.
 use crate::source::corpus::{self, Corpus, CorpusMessage, CorpusOptions, InvalidMessagePolicy};
 use mailrun_smtp::data::{DataPiece, DataReader};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-/// File with the input of the current check, separate for each process. It is kept in memory if there is `/dev/shm`.
+/// File into which each check writes its input. Each process has a file of its own, in memory if there is `/dev/shm`.
 static PLACE: LazyLock<PathBuf> = LazyLock::new(|| {
     let memory = Path::new("/dev/shm");
     let directory = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
