@@ -325,6 +325,8 @@ pub(crate) mod tests {
     use super::*;
     use mailrun_measurement::record::Outcome;
     use mailrun_measurement::seeded::SeededRng;
+    use serde_json::Value;
+    use std::fs;
 
     pub(crate) const LOAD: RoundLoad = RoundLoad { messages: 1_000, sessions: 10, message_bytes: 400 };
 
@@ -356,6 +358,36 @@ pub(crate) mod tests {
 
     fn verdicts(comparison: &ContestantComparison) -> Vec<&'static str> {
         comparison.metrics.iter().map(|row| row.verdict).collect()
+    }
+
+    /// Asserts that the page names each key of the value. The keys below `values` are names of metrics, which the page
+    /// does not list.
+    pub(crate) fn assert_documented(value: &Value) {
+        let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/compare.md")).unwrap();
+        let (_, keys) = page.split_once("`mailrun-compare/1`").unwrap();
+        let missing: Vec<&str> = names(value).into_iter().filter(|name| !keys.contains(&format!("`{name}`"))).collect();
+        assert!(missing.is_empty(), "docs/compare.md does not name {missing:?}");
+    }
+
+    fn names(value: &Value) -> Vec<&str> {
+        match value {
+            Value::Object(entries) => entries
+                .iter()
+                .flat_map(|(name, value)| {
+                    let below = if name == "values" { Vec::new() } else { names(value) };
+                    [vec![name.as_str()], below].concat()
+                })
+                .collect(),
+            Value::Array(values) => values.iter().flat_map(names).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    #[test]
+    fn the_page_names_every_key() {
+        let mut comparison = compare(&[contestant("a", 40, 1000.0, 50.0), contestant("bb", 40, 500.0, 25.0)]);
+        comparison.counts.extend(ExactRow::new("bb", "fsync per message", vec![1.0], vec![2.0]));
+        assert_documented(&serde_json::to_value(comparison).unwrap());
     }
 
     #[test]

@@ -406,6 +406,12 @@ mod tests {
     }
 
     #[test]
+    fn the_page_names_every_key() {
+        let comparison = compare_stored(&side("b", &[800.0, 810.0]), &side("a", &[1000.0, 1010.0]), 0.02).unwrap();
+        crate::round_comparison::tests::assert_documented(&serde_json::to_value(comparison).unwrap());
+    }
+
+    #[test]
     fn a_slower_server_is_worse_and_a_regression() {
         let against = side("a", &[1000.0, 1010.0, 990.0, 1005.0, 995.0, 1002.0]);
         let runs = side("b", &[800.0, 810.0, 790.0, 805.0, 795.0, 802.0]);
