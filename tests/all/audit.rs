@@ -373,8 +373,8 @@ fn what_the_disk_that_forgets_lacks_is_named_and_no_failure_of_the_server() {
         ("true", "ln -s x {state}/link || exit 1", "", 3, (0, 1)),
         ("true", "ln -s x {state}/link || true", "", 0, (1, 0)),
         ("ln -s x {state}/link", "true", "", 3, (0, 1)),
-        // Only the preparation tries to create a link, and it ignores the failure. The server needs no link, so the
-        // missing link is no excuse if the server loses mail.
+        // Only the preparation tries to create a link, and it ignores the failure. The server needs no link, so if
+        // it loses mail, the missing link must not excuse it.
         ("ln -s x {state}/link || true", "true", forgetful, 3, (1, 0)),
     ] {
         let command = format!(

@@ -20,7 +20,8 @@ impl Place {
         self.0.path().join(name).to_str().unwrap().to_owned()
     }
 
-    /// Writes a run with each of the `rates`, as `SIDE/0`, `SIDE/1` and so on. `change` edits each record.
+    /// Writes one run for each rate in `rates`. If `side` is `a`, the directories of the runs are `a/0`, `a/1` and so
+    /// on. `change` edits each record.
     fn side(&self, side: &str, rates: &[f64], change: impl Fn(usize, &mut Record)) -> Vec<String> {
         let run = |(number, per_s): (usize, &f64)| {
             let mut record = mailrun_report::sample::held();

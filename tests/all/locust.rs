@@ -211,8 +211,8 @@ fn a_master_that_comes_back_meets_a_fresh_identity_and_its_test_is_another() {
     });
     second.send("quit", Value::Nil);
     second.await_message("stats");
-    // The worker must send `client_stopped` and not `quit`. The master may list the worker's older identity as missing.
-    // At a `quit`, the master would subtract this identity from the number of remaining workers.
+    // The worker must send `client_stopped` and not `quit`, because the master may list the worker's older identity as
+    // missing. At a `quit`, the master would subtract this identity from the number of remaining workers.
     second.await_message("client_stopped");
     assert_eq!(worker.finish().code, Some(0));
 }

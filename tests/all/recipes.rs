@@ -213,8 +213,8 @@ fn a_server_gets_a_short_path_to_its_mail() {
     assert!(fs::symlink_metadata(Path::new(path.trim()).parent().unwrap()).is_err(), "the link is removed");
 }
 
-/// The preparation of a server must not count as part of the run. Otherwise, the unpacking of a Debian root
-/// would be reported as other processes that disturbed the run.
+/// The preparation of a server must not count as part of the run. Otherwise, the processes that unpack
+/// a Debian root would be reported as processes that disturbed the run.
 #[test]
 fn what_prepares_a_server_is_no_part_of_the_time_in_which_the_host_is_watched() {
     let Some(_) = peer("python3") else { return };

@@ -133,7 +133,7 @@ fn garbage_in_place_of_a_handshake_ends_that_session_only() {
         [&[22, 3, 1, 0xff, 0xff][..], &[1; 0xffff]].concat(),
         // An alert.
         vec![21, 3, 1, 0, 2, 2, 40],
-        // Application data before there are keys.
+        // Application data, which nobody may send before the handshake.
         vec![23, 3, 3, 0, 4, 1, 2, 3, 4],
         // A handshake message that declares 16 MB and comes in pieces of one byte.
         [&[22, 3, 1, 0, 4, 1, 0xff, 0xff, 0xff][..], &[22, 3, 1, 0, 1, 0].repeat(3000)].concat(),

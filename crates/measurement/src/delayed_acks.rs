@@ -192,7 +192,8 @@ mod tests {
             let mut latencies = Latencies::coarse();
             let mut apart = TimesApart::default();
             for [began, ended] in in_turn(times) {
-                // Add 0.5 ms, because the histogram rounds to two digits and might count 38.0 ms as less than 38 ms.
+                // Add 0.5 ms. The histogram keeps only two digits of a time, and might otherwise count 38.0 ms as less
+                // than 38 ms.
                 latencies.record(ended - began + Duration::from_micros(500));
                 apart.record(began, ended);
             }

@@ -950,8 +950,8 @@ pub fn missed_rate(record: &Record, party_offered: &str) -> Option<MissedRate> {
     let requested = record.workload.rate_per_s.filter(|_| is_open_loop(record))?;
     let created = record.stage(Stage::Created)?;
     let offered_s = record.offered_s.filter(|offered_s| *offered_s > 0.0);
-    // Compute the rate from `offered_s`, the length of the load. The rate of the stage `created` is too low if the
-    // source was late at the end of the load.
+    // Compute the rate from `offered_s`, the length of the load. The rate of the stage `created` counts until the last
+    // message was created, so it is too low if the source created this message late.
     let offered = offered_s.map(|offered_s| created.count as f64 / offered_s).or(created.rate_per_s)?;
     // A Poisson count of n has a standard deviation of √n, so a deviation of up to 2√n may be chance.
     let tolerance = match record.workload.arrival {

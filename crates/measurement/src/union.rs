@@ -279,8 +279,8 @@ impl RecordUnion {
         };
         record.load_stages = std::mem::take(&mut self.load_stages).into_values().filter_map(sum_of).collect();
         record.stalls.retain(|stall| stall.to_s - stall.from_s >= MIN_STALL_S);
-        // A record that was added later may begin before the origin. A record cannot contain negative seconds, so move
-        // the origin back to the earliest second of all records.
+        // The seconds of the run count from the start of the record that was added first. Another record may begin
+        // earlier. A record cannot contain negative seconds, so let the seconds count from the earliest record.
         let earliest = self.seconds.keys().chain(self.usage.keys()).min().copied().unwrap_or_default().min(0);
         let lead = u64::try_from(-earliest).unwrap_or_default().min(record.origin_ns / NS_PER_S);
         record.origin_ns -= lead * NS_PER_S;

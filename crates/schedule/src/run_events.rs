@@ -6,8 +6,8 @@ use mailrun_measurement::record::{Ending, EventKind, EventRow, OfferedStage, Sta
 use mailrun_text::words::grouped;
 use std::time::Duration;
 
-/// Facts from which [`RunCourse::events`] makes the events of a finished run. Its `Duration`s are times of the
-/// monotonic clock.
+/// Start, end and stalls of a finished run. [`RunCourse::events`] makes the run's list of events from them. The
+/// `Duration`s are times of the monotonic clock.
 pub struct RunCourse<'a> {
     /// Moment from which the run record counts its times.
     pub origin: Duration,

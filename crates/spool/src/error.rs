@@ -19,7 +19,7 @@ pub enum Error {
     /// Bytes that had been synced are missing, or differ from what was written.
     #[error("{file} is damaged at offset {offset}")]
     Damaged {
-        /// Name of the file in the spool's directory.
+        /// Name of the damaged file, without the spool's directory.
         file: String,
         /// Offset of the first wrong byte in the file.
         offset: u64,

@@ -266,8 +266,9 @@ impl LoadedSpool {
         self.without_freed(row)
     }
 
-    /// Leaves out the oldest segment if one of its two header blocks is damaged and the segment after it is missing.
-    /// The damaged block probably marked the oldest segment as free.
+    /// Removes the oldest segment from the row if one of its two header blocks is damaged and the segment after it is
+    /// missing. The damaged block probably marked the oldest segment as free, so its messages must not be delivered
+    /// again.
     fn without_freed(&mut self, mut row: Vec<SegmentCandidate>) -> Vec<SegmentCandidate> {
         let is_gap = |row: &[SegmentCandidate]| {
             let [first, second, ..] = row else { return false };
@@ -283,8 +284,8 @@ impl LoadedSpool {
 
     fn replay_segments(&mut self, row: Vec<SegmentCandidate>) -> Result<(), Error> {
         let newest = self.newest;
-        // An illegible file has been reported already, and it may be the newest segment. So do not report the newest
-        // segment as missing as well.
+        // If the newest segment seems to be missing, an illegible file may be this segment. The illegible file has been
+        // reported already, so do not also report a missing segment.
         let is_illegible = self.illegible.iter().any(|(name, _)| !self.is_foreign(name));
         let is_missing =
             |newest: &NewestSegment| newest.generation >= self.resume_point.next_generation && !is_illegible;

@@ -33,6 +33,8 @@ use std::time::Duration;
 /// Maximum number of times that the server is started to find the changes that must survive for a message to be
 /// delivered.
 const MAX_RESTARTS: u32 = 50;
+/// Restarts that a search must leave over, because two questions between the searches take one restart each.
+const KEPT_RESTARTS: u32 = 2;
 /// If the server does not say that its queue is empty, each restart ends when no mail has arrived for this long.
 const LOST_AFTER: Duration = Duration::from_secs(5);
 const MAX_LISTED: usize = 20;
@@ -170,13 +172,13 @@ impl Laboratory<'_> {
     }
 
     /// Searches for a small set of changes that is enough: if only these changes survive, `is_wanted` accepts the
-    /// outcome. The search ends when no further change can be left out, or after `MAX_RESTARTS` restarts. Returns the
-    /// smallest set that was found.
+    /// outcome. The search ends when no further change can be left out, or when only `KEPT_RESTARTS` of all restarts
+    /// are left. Returns the smallest set that was found.
     fn smallest(&mut self, items: Vec<Change>, is_wanted: impl Fn(&Outcome) -> bool) -> Result<Smallest<Change>> {
-        smallest(
-            items,
-            |some| if self.restarts >= MAX_RESTARTS { Ok(None) } else { self.is_so(some, &is_wanted).map(Some) },
-        )
+        smallest(items, |some| match self.restarts + KEPT_RESTARTS < MAX_RESTARTS {
+            true => self.is_so(some, &is_wanted).map(Some),
+            false => Ok(None),
+        })
     }
 
     fn is_so(&mut self, items: &[Change], is_wanted: &impl Fn(&Outcome) -> bool) -> Result<bool> {
@@ -256,7 +258,7 @@ impl Laboratory<'_> {
             _ = writeln!(text, "  {}", printable(&self.words(item)));
         }
         if !found.is_proven {
-            _ = writeln!(text, "This is what {MAX_RESTARTS} restarts have found, and more might be left out.");
+            _ = writeln!(text, "This is what {} restarts have found, and more might be left out.", self.restarts);
         }
         text
     }

@@ -318,8 +318,8 @@ impl Round<'_> {
                 files.sync_all();
                 files.set_profile(self.case.file_system.unwrap_or(Profile::Ext4));
             });
-            // The recipe's preparation may have used unsupported operations, such as setting ACLs for `cp -a`. Clear
-            // the disk's list of them, so that they do not excuse the server if it loses mail.
+            // The recipe's preparation may have used operations that this disk does not support, such as setting ACLs
+            // for `cp -a`. Clear the disk's list of them, so that they do not excuse the server if it loses mail.
             disk.take_unsupported();
         }
         self.start_prepared(prepared, disk)

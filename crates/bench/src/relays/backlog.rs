@@ -127,7 +127,7 @@ pub(super) struct MeasuredBacklog {
     pub(super) recovery: Option<Recovery>,
     /// Messages accepted per second in the first and in the last tenth of the time in which the queue was filled.
     pub(super) accepted_per_s: Option<[f64; 2]>,
-    /// Missed targets, and faults that the verdict of the run names.
+    /// Targets that the relay missed, and what the verdict of the run reports, such as lost mail.
     pub(super) flaws: RunFlaws,
 }
 

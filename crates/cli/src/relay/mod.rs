@@ -283,7 +283,7 @@ impl RelayArgs {
     ///
     /// # Errors
     ///
-    /// Returns an error with everything that is wrong with the configuration, one problem per line.
+    /// Fails if the configuration is wrong. The error names all problems, one per line.
     pub(crate) fn config(&self) -> Result<Config> {
         let reach = self.reach();
         let mut config = match (&self.config, &self.to, &self.spool) {

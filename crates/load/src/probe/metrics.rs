@@ -5,7 +5,8 @@ use mailrun_measurement::buckets::BOUNDS_S;
 use mailrun_text::metrics_text::{Exposition, MetricsText};
 use std::collections::HashMap;
 
-/// State that the probe's main loop updates. The thread of the HTTP server reads it to answer requests for `/metrics`.
+/// What the probe's main loop and the thread of its HTTP server share. The main loop updates it, and the thread reads
+/// it to answer requests for `/metrics`.
 pub(super) struct Shared {
     pub(super) probe: Probe,
     pub(super) journal: JournalState,

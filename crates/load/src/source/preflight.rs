@@ -26,7 +26,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// Time limit for a reply in the trial. If a server takes longer to greet, the user should know that before the load.
+/// Time limit for each reply of the server in the trial before the load. If a server takes longer to greet, the user
+/// should know that before the load.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum number of the server's extensions that the run record lists, from the reply to EHLO.
 const MAX_EXTENSIONS: usize = 50;

@@ -539,8 +539,8 @@ mod tests {
             let all = [
                 message().whole().to_vec(),
                 text(0x77, "no data"),
-                // In the next message, the application properties are a string and not a map. In the message after it,
-                // they come after the body. Both are invalid.
+                // The next two messages are invalid. In the first, the application properties are a string and not a
+                // map. In the second, they come after the body.
                 text(0x74, "no map"),
                 [&message().whole()[..], &text(0x74, "late")].concat(),
                 b"no AMQP".to_vec(),

@@ -27,7 +27,8 @@ pub(crate) enum DeliveryResult {
     Unknown,
     /// The session was lost or had to close before the final dot, so the server has not accepted the message.
     Unsent,
-    /// The delivery task panicked. The message may have been delivered, but is tried again.
+    /// A fault in the relay's own code ended the delivery (a panic). The message may have been delivered, but is tried
+    /// again.
     Panicked(DeliveryRefusal),
 }
 

@@ -173,7 +173,8 @@ fn plan(run: &CapacityRun) -> Option<PagePart> {
     Some(PagePart { id: "plan", title: "Plan", body: format!("<p>{}</p>", isolated(&line)) })
 }
 
-/// Returns the server, the load, the host and the command, with which a reader can repeat the search.
+/// Returns the part of the page that lets a reader repeat the capacity search: the server, the load, the host and the
+/// command.
 fn subject(run: &CapacityRun) -> PagePart {
     let command = ("command", quoted(&run.command));
     let facts = run.facts.iter().cloned().chain([command]);

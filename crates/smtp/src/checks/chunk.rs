@@ -20,7 +20,7 @@ pub(crate) fn read(
     let mut content = Vec::new();
     reader.begin(*chunks.next()?);
     let mut left: usize = blocks.iter().map(|block| block.len()).sum();
-    // Append an empty block, because the reader reports the end of an empty chunk only in an additional call.
+    // End with an empty block. If the last chunk is empty, the reader reports its end only in one more call.
     for block in blocks.iter().chain(&[b"".as_slice()]) {
         let mut input = *block;
         while let Some(piece) = reader.next(&mut input) {

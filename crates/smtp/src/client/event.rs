@@ -5,7 +5,7 @@ use crate::sasl::client::ExchangeError;
 /// The command, message or new connection that a reply answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verb {
-    /// No command, but the new connection, to which the server replies with its greeting.
+    /// The new connection. The server replies to it with its greeting, although the client has sent no command.
     Greeting,
     /// EHLO, the HELO after a refused EHLO, or LHLO.
     Hello,

@@ -45,7 +45,8 @@ impl AuthRequest {
     }
 
     /// Refuses the login because the application answered [`Event::Nonce`] without a nonce. If the application refused,
-    /// the client gets this refusal. Otherwise the client gets 454, because the mechanism needs a nonce.
+    /// the client gets this refusal. Otherwise the client gets 454, because the login cannot go on without a nonce, and
+    /// this is not the client's fault.
     pub(super) fn answered(self, answer: Option<&Reply>, core: &mut ServerCore, out: &mut Vec<u8>) -> State {
         match answer {
             Some(reply) if !reply.is_positive() => refused(reply, out),

@@ -34,7 +34,8 @@ pub enum Event<'a> {
         /// The recipient's position among the accepted recipients, counted from 0.
         recipient: u32,
     },
-    /// The session refused the message for this reason. The transaction is over.
+    /// The session refused the message for this reason. This ended the transaction, so the client must begin another
+    /// with MAIL.
     Discarded(ReplyReason),
     /// Asks whether to accept RSET. If RSET is granted, an open transaction ends. A granted [`Event::Hello`] ends the
     /// transaction as well.

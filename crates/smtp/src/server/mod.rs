@@ -190,7 +190,8 @@ impl Server {
     }
 
     /// Ends the session with 421 if the client has been silent for too long, has sent no message
-    /// for too long, or sends its message too slowly. Does nothing before [`Server::deadline`].
+    /// for too long, or sends its message too slowly. If the time [`Server::deadline`] has not come
+    /// yet, this does nothing.
     pub fn tick(&mut self, now: Duration, out: &mut Vec<u8>) {
         if self.deadline().is_some_and(|deadline| now >= deadline) {
             let is_silent = now >= self.core.last_received + self.core.settings.limits.idle_timeout;

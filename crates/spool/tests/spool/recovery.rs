@@ -14,8 +14,8 @@ fn three_batches() -> (FaultyDisk, String) {
     (disk, name)
 }
 
-/// Returns the disk of a spool whose process was killed before it closed the spool. Also returns the name of the only
-/// segment, which has three batches with one small message each.
+/// Returns the disk of a spool whose process was killed before it closed the spool, and the name of the only segment.
+/// The segment has three batches with one small message each.
 fn three_batches_killed() -> (FaultyDisk, String) {
     let disk = FaultyDisk::new();
     let spool = store_three(&disk);
@@ -321,8 +321,8 @@ fn the_record_of_the_newest_segment_costs_no_sync_a_message() {
     let disk = FaultyDisk::new();
     let (spool, _) = open(&disk, small()).unwrap();
     spool.store(draft(1, 300)).wait().unwrap();
-    // Making the next segment takes syncs as well. They delay no message and must not count, so wait until the segment
-    // is made.
+    // The spool also makes the next segment now, which takes syncs. They delay no message and must not count below, so
+    // wait until the segment is made.
     while spool.stats().disk_bytes < 2 * (64 << 10) {
         std::thread::yield_now();
     }

@@ -32,7 +32,7 @@ pub struct MailboxOptions {
 /// again, so that each message counts once.
 #[derive(Debug, Default)]
 pub struct ProbeMail {
-    /// Messages whose arrival the probe has recorded, by their numbers.
+    /// Numbers of the messages whose arrival the probe has recorded.
     recorded: Ledger,
     /// Messages that were found. Each key is the mailbox and the identity of the message in this mailbox, for example
     /// its UID. A second copy of a message has its own identity.
