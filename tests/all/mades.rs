@@ -641,7 +641,8 @@ fn an_outage_counts_from_the_first_message() {
         let run = bench(url, "--no-preflight --messages 5");
         let record = &run.record;
         let latency = record.stage(Stage::Delivered).and_then(|row| row.latency_ms).unwrap();
-        assert!((record.ledger.delivered, latency.min >= 800.0) == (Some(5), true), "{:?}", run.ended);
+        // Later messages may be created within the outage, and wait for less time than the first.
+        assert!(record.ledger.delivered == Some(5) && latency.max >= 900.0, "{:?}", run.ended);
     }
 }
 

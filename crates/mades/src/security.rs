@@ -1,4 +1,4 @@
-use crate::error::Error;
+use crate::error::{Error, REMEDIES};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
@@ -128,7 +128,7 @@ fn system_roots() -> Result<RootCertStore, Error> {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if roots.is_empty() {
-        return Err(Error::Misuse("this system has no trusted certificates; use --cacert FILE".to_owned()));
+        return Err(Error::Misuse(format!("this system has no trusted certificates; {}", REMEDIES.without_roots())));
     }
     Ok(roots)
 }

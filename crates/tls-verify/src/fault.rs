@@ -50,6 +50,13 @@ pub struct Remedies {
     pub insecure: &'static str,
 }
 
+impl Remedies {
+    /// Says what the user can do if the system has no trusted certificates.
+    pub fn without_roots(&self) -> String {
+        format!("use {} (PEM) for the trusted certificates, or {} to accept any", self.trust, self.insecure)
+    }
+}
+
 impl HandshakeFault {
     /// Returns the reason why a handshake with `server` failed. Returns `None` if the user can do nothing about it.
     pub fn of(error: &Error, server: &str) -> Option<Self> {

@@ -175,9 +175,9 @@ impl Laboratory<'_> {
     /// outcome. The search ends when no further change can be left out, or when only `KEPT_RESTARTS` of all restarts
     /// are left. Returns the smallest set that was found.
     fn smallest(&mut self, items: Vec<Change>, is_wanted: impl Fn(&Outcome) -> bool) -> Result<Smallest<Change>> {
-        smallest(items, |some| match self.restarts + KEPT_RESTARTS < MAX_RESTARTS {
-            true => self.is_so(some, &is_wanted).map(Some),
-            false => Ok(None),
+        smallest(items, |some| {
+            let may_restart = self.restarts + KEPT_RESTARTS < MAX_RESTARTS;
+            may_restart.then(|| self.is_so(some, &is_wanted)).transpose()
         })
     }
 

@@ -6,7 +6,7 @@
 use super::envelopes::{EnvelopeBuffer, EnvelopeInput, Envelopes};
 use super::message_set::MessageSet;
 use super::options::SourceOptions;
-use super::transport::Transport;
+use super::transport::{REMEDIES, Transport};
 use anyhow::{Result, bail};
 use mailrun_measurement::record::ServerRow;
 use mailrun_net::{
@@ -20,7 +20,7 @@ use mailrun_process::tls_mode::TlsMode;
 use mailrun_smtp::Envelope;
 use mailrun_smtp::client::{Client, Event, GaveUp, Options, PipelineMode, Verb};
 use mailrun_smtp::server::Protocol;
-use mailrun_tls_verify::{HandshakeFault, Remedies};
+use mailrun_tls_verify::HandshakeFault;
 use std::io;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -34,9 +34,6 @@ const MAX_EXTENSIONS: usize = 50;
 /// Maximum number of characters of a text from the server, such as its greeting, that the run record contains.
 const MAX_TEXT_CHARS: usize = 200;
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-
-/// Options that the error message suggests if a certificate is not accepted.
-const REMEDIES: Remedies = Remedies { trust: "--cacert FILE", name: "--tls-name NAME", insecure: "--insecure" };
 
 #[derive(Debug)]
 pub(super) struct PreflightCheck {

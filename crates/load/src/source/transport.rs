@@ -14,6 +14,7 @@ use mailrun_smtp::proxy::{ProxyHeader, render_v1, render_v2};
 use mailrun_smtp::sasl::{Credentials, Mechanism, Mechanisms};
 use mailrun_smtp::server::Protocol;
 use mailrun_smtp::xclient::XclientRequest;
+use mailrun_tls_verify::Remedies;
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -22,6 +23,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
+
+/// Options that error messages suggest if the server cannot be verified.
+pub(super) const REMEDIES: Remedies =
+    Remedies { trust: "--cacert FILE", name: "--tls-name NAME", insecure: "--insecure" };
 
 #[derive(Clone, Debug, Default)]
 pub struct TransportOptions {
@@ -237,9 +242,7 @@ fn client_tls(options: &TransportOptions, host: &str) -> Result<ClientTls> {
     }
     ClientTls::new(name, &trust, certificate, options.resumption).map_err(|error| {
         match (&error, &options.certificate) {
-            (TlsSetupError::NoSystemRoots, _) => {
-                anyhow!("{error}; use --cacert FILE (PEM) for the trusted certificates, or --insecure to accept any")
-            }
+            (TlsSetupError::NoSystemRoots, _) => anyhow!("{error}; {}", REMEDIES.without_roots()),
             (TlsSetupError::Refused(_), Some((chain, key))) => {
                 anyhow!("{} and {} cannot be used: {error}", chain.display(), key.display())
             }

@@ -21,7 +21,7 @@ impl EndpointQueues {
     /// Returns true if `take` would return a message.
     pub(super) fn has_message(&mut self) -> bool {
         match self {
-            Self::Embedded(local) => local.queues.counts(local.outbox).waiting > 0,
+            Self::Embedded(_) => self.waiting() > 0,
             Self::Broker(remote) => remote.has_message(),
         }
     }

@@ -523,8 +523,7 @@ impl<M> Simulator<M> {
 }
 
 fn when_up(plan: &SimulatorPlan, began: Option<Duration>, place: OutageTarget, at: Duration) -> Duration {
-    let Some(began) = began.filter(|_| !plan.outages.is_empty()) else { return at };
-    began + outage::up_at(&plan.outages, place, at.saturating_sub(began))
+    began.map_or(at, |began| began + outage::up_at(&plan.outages, place, at.saturating_sub(began)))
 }
 
 impl<M> Simulator<M> {

@@ -279,13 +279,16 @@ impl ServerCore {
         if requires.tls && !self.is_over_tls && !is_free {
             return Err(ReplyReason::NeedsTls);
         }
-        // Before EHLO, do not ask for a login here. These commands are refused later in any case, and that reply asks
-        // for EHLO.
-        let needs_hello = matches!(state, CommandState::ExpectHello)
-            && matches!(command, Command::Mail(_) | Command::Recipient(_) | Command::Data | Command::Chunk(_));
-        let is_free =
-            is_free || needs_hello || matches!(command, Command::Reset | Command::Auth(..) | Command::Xclient(_));
-        if requires.auth && !self.is_authenticated && !is_free {
+        let needs_login = match command {
+            // Before EHLO, these commands are refused later in any case, and that reply asks for EHLO.
+            Command::Mail(_) | Command::Recipient(_) | Command::Data | Command::Chunk(_) => {
+                !matches!(state, CommandState::ExpectHello)
+            }
+            Command::Verify(_) | Command::Help => true,
+            Command::Hello(..) | Command::StartTls | Command::Auth(..) | Command::Xclient(_) => false,
+            Command::Reset | Command::Noop | Command::Quit => false,
+        };
+        if requires.auth && !self.is_authenticated && needs_login {
             return Err(ReplyReason::NeedsAuth);
         }
         Ok(())

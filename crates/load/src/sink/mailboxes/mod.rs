@@ -237,11 +237,7 @@ fn client_tls(options: &MailboxTls, host: &str) -> Result<ClientTls> {
         (None, false) => Trust::System,
     };
     ClientTls::new(host, &trust, None, SessionResumption::On).map_err(|error| match error {
-        TlsSetupError::NoSystemRoots => anyhow!(
-            "--mailbox: {error}; use {} (PEM) for the trusted certificates, or {} to accept any",
-            server_mailbox::REMEDIES.trust,
-            server_mailbox::REMEDIES.insecure
-        ),
+        TlsSetupError::NoSystemRoots => anyhow!("--mailbox: {error}; {}", server_mailbox::REMEDIES.without_roots()),
         error => anyhow!("--mailbox: {error}"),
     })
 }
